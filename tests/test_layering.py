@@ -34,7 +34,6 @@ PROTOCOLS = ("app.dialects.chat.", "app.dialects.responses.")
 MAY_IMPORT_PROTOCOLS = (
     *("dialects.", "upstream.protocols.", "assembly."),
     *("api.chat", "api.responses", "api.conversations."),  # endpoints of one protocol
-    "pipeline.call.search_tool_loop",  # merges rounds as chunks
 )
 READ_SETTINGS = {"main", "assembly", "__main__", "commands", "settings"}
 MAY_IMPORT_MIGRATIONS = {"main", "commands", "store"}

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from app.conversation.item import Item
 from app.dialects.answer_events import AnswerValue
 from app.dialects.sse import SseEvent
 
@@ -14,8 +15,8 @@ BAD_GATEWAY: Final = 502
 """The status of an error that comes in an answer with status 200."""
 
 
-class AnswerDecoder(Protocol):
-    """Decodes one answer: an event at a time, or whole.
+class Answer(Protocol):
+    """One answer, as far as it has come.
 
     Attributes:
         id: the provider's id of the answer; None until it has come.
@@ -35,7 +36,7 @@ class AnswerDecoder(Protocol):
 
     @property
     def protocol(self) -> str:
-        """The protocol of the provider."""
+        """The protocol of the provider; empty for an answer that was joined from several."""
 
     @property
     def finish(self) -> str | None:
@@ -45,25 +46,18 @@ class AnswerDecoder(Protocol):
     def has_content(self) -> bool:
         """Whether anything has come that a user or program would see: text, a refusal, a call, audio."""
 
-    def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
-        """Adds the data of one event and returns what it says.
-
-        Raises:
-            UpstreamUnavailable: the data is not a JSON object.
-        """
-
     def decode_rest(self) -> list[AnswerValue]:
         """Returns what was held back, after a stream that did not come to its end."""
 
-    def add_whole(self, body: bytes) -> None:
-        """Adds the body of an answer that is not streamed.
+    def decode_whole(self, body: bytes) -> list[AnswerValue]:
+        """Returns what an answer says that is not streamed.
 
-        Raises:
-            UpstreamUnavailable: the body is not an answer of this protocol.
+        Args:
+            body: the provider's body, which was read before.
         """
 
-    def decode_whole(self, body: bytes) -> list[AnswerValue]:
-        """Returns what a body says that was added."""
+    def build_item(self) -> Item:
+        """Returns choice 0 as a message of the provider's protocol."""
 
     def build_alternatives(self) -> list[dict[str, Any]]:
         """Returns the messages of all choices but choice 0, by index."""
@@ -72,10 +66,42 @@ class AnswerDecoder(Protocol):
         """Returns the facts that are stored beside the answer."""
 
 
-def drop_cut_events(events: Sequence[SseEvent], decoder: AnswerDecoder | None) -> Sequence[SseEvent]:
+class AnswerDecoder(Answer, Protocol):
+    """Decodes one answer: an event at a time, or whole.
+
+    Attributes:
+        awaited_name: the name of a tool. A call that may be one of this tool is told of when its name is complete.
+        holds_names: whether that holds for every call.
+        tells_others: whether what no value says is told by `Other`, for a client of the same protocol.
+    """
+
+    awaited_name: str
+    holds_names: bool
+    tells_others: bool
+
+    @property
+    def has_awaited_call(self) -> bool:
+        """Whether a call has begun of which no value tells yet, because it may be one of `awaited_name`."""
+
+    def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
+        """Adds the data of one event and returns what it says.
+
+        Raises:
+            UpstreamUnavailable: the data is not a JSON object.
+        """
+
+    def add_whole(self, body: bytes) -> None:
+        """Adds the body of an answer that is not streamed.
+
+        Raises:
+            UpstreamUnavailable: the body is not an answer of this protocol.
+        """
+
+
+def drop_cut_events(events: Sequence[SseEvent], protocol: str) -> Sequence[SseEvent]:
     """Returns the last events of a stream without one that was cut off, if its protocol ends streams by an event of its
     own: then what is missing is noticed."""
-    return events if decoder is None or decoder.protocol == "openai" else [one for one in events if _is_json(one.data)]
+    return events if protocol == "openai" else [one for one in events if _is_json(one.data)]
 
 
 def _is_json(data: bytes | None) -> bool:

@@ -17,6 +17,8 @@ the answer, as its provider numbers them; texts of one block are one text. A pro
 - `Usage`: the tokens that the provider counted, as the log keeps them.
 - `Finish`: a choice has ended; `reason` as the log keeps it: `stop`, `length`, `content_filter`, `tool_calls`, or a
   provider's own word.
+- `Other`: fields that only clients of the protocol `protocol` understand; of a call if `call` is there, of the whole
+  answer if `choice` is None.
 - `Failure`: the answer has failed; `body` is a JSON object with the key `error`, or the provider's own event.
 """
 
@@ -96,4 +98,13 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-AnswerValue = Begin | Text | Reasoning | Refusal | CallBegin | CallText | Sealed | Citation | Usage | Finish | Failure
+class Other(msgspec.Struct, frozen=True, gc=False):
+    protocol: str
+    fields: Mapping[str, Any]
+    call: int | None = None
+    choice: int | None = 0
+
+
+AnswerValue = (
+    Begin | Text | Reasoning | Refusal | CallBegin | CallText | Sealed | Citation | Usage | Finish | Failure | Other
+)

@@ -9,18 +9,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+import orjson
+
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
-from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.sse import SseDecoder, SseEvent
+from app.dialects.answer_decoding import Answer, AnswerDecoder
+from app.dialects.answer_events import AnswerValue
+from app.dialects.sse import SseEvent
 from app.errors import GatewayError, UpstreamUnavailable
 
 EventStyle = Literal["chunk", "named", "comment", "off"]
 """The form of a compaction's progress events."""
 
 
+def render_progress_event(
+    style: EventStyle, event: Mapping[str, Any], render_frame: Callable[[Mapping[str, Any]], bytes]
+) -> bytes:
+    """Renders the frame that keeps a client's connection alive, with an event of a compaction's progress.
+
+    Args:
+        style: `chunk`: strict SDKs accept an extra field of a frame. `named` and `comment`: an event of its own, for
+            clients that read server-sent events themselves. `off`: no event, only the frame.
+        render_frame: renders the frame with extra fields.
+    """
+    if style == "chunk":
+        return render_frame({"context_event": dict(event)})
+    frame = render_frame({})
+    if style == "off":
+        return frame
+    form = b"event: %b\ndata: %b\n\n" if style == "named" else b": %b %b\n\n"
+    return form % (event["type"].encode(), orjson.dumps(event)) + frame
+
+
 class AnswerRelay(Protocol):
-    """Turns the bytes of the upstream's stream into the client's frames. Does no I/O and never waits.
+    """Turns the events of the upstream's stream into the client's frames. Does no I/O and never waits.
 
     Attributes:
         has_ended: the end of the stream or a failure has come; nothing more is relayed.
@@ -33,7 +55,7 @@ class AnswerRelay(Protocol):
     stream_failure: GatewayError | None
 
     @property
-    def answer(self) -> AnswerDecoder:
+    def answer(self) -> Answer:
         """The answer, as far as it has come."""
 
     @property
@@ -43,11 +65,8 @@ class AnswerRelay(Protocol):
     def relay_events(self, events: Sequence[SseEvent]) -> bytes:
         """Renders the frames for events, up to the first failure or the end."""
 
-    def feed(self, piece: bytes) -> bytes:
-        """Renders the frames for the next bytes of the stream, without those that end it."""
-
-    def flush(self) -> bytes:
-        """Renders the frames for an event that the upstream's end cut off from its blank line."""
+    def relay_values(self, values: Sequence[AnswerValue]) -> bytes:
+        """Renders the frames for what the answer says, in the place of events. After that no event is relayed."""
 
     def record_stream_end(self, stream_error: UpstreamUnavailable | None = None) -> None:
         """Notes that no more bytes come, and that the answer is incomplete if its end is missing."""
@@ -66,10 +85,12 @@ class AnswerRelay(Protocol):
 class AnswerFormat(Protocol):
     """Writes one request's answer. `fields` are our own members of a JSON object, without braces."""
 
+    protocol: str
+    """The provider protocol whose events can pass to the client."""
     answer_id: str | None
     """The id that the gateway gives the answer; None if it has the provider's."""
 
-    def translate_whole_answer(self, answer: AnswerDecoder, body: bytes) -> tuple[AnswerDecoder, bytes]:
+    def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
         """Returns an answer that is not streamed as the other methods take it: decoder and body in a protocol that they
         know.
 
@@ -78,7 +99,7 @@ class AnswerFormat(Protocol):
             body: the provider's reply.
         """
 
-    def render_whole_answer(self, answer: AnswerDecoder, body: bytes, fields: bytes) -> bytes:
+    def render_whole_answer(self, answer: Answer, body: bytes, fields: bytes) -> bytes:
         """Renders the body of an answer that is not streamed, after its message was built.
 
         Args:
@@ -86,15 +107,14 @@ class AnswerFormat(Protocol):
             fields: all our fields.
         """
 
-    def build_answer_message(self, answer: AnswerDecoder) -> Item:
+    def build_answer_message(self, answer: Answer) -> Item:
         """Returns a whole answer as the log keeps it."""
 
-    def build_facts(self, answer: AnswerDecoder) -> dict[str, Any]:
+    def build_facts(self, answer: Answer) -> dict[str, Any]:
         """Returns the facts that are stored beside an answer. `render_stored_answer` reads them."""
 
     def build_relay(
         self,
-        sse_decoder: SseDecoder,
         answer: AnswerDecoder,
         fields: bytes,
         render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
@@ -105,7 +125,6 @@ class AnswerFormat(Protocol):
         """Builds the relay of a stream.
 
         Args:
-            sse_decoder: cuts the stream into events; it may hold the beginning of one.
             answer: decodes the provider's events; none has come to it.
             fields: our status fields.
             render_last_fields: renders all our fields for the end of the answer, from the usage if it is known.

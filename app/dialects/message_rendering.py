@@ -15,6 +15,7 @@ import orjson
 from app.conversation.item import Item
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
 from app.dialects.body.message import ChatMessage
+from app.dialects.item_decoding import express_as_known
 from app.dialects.items.chat_form import TEXT_PART_TYPES, build_chat_form, read_reasoning_texts, simplify_content
 from app.dialects.items.chat_message_items import ChatMessageItems, build_answer_items, name_items
 from app.dialects.items.item_edits import strip_id
@@ -76,7 +77,7 @@ def render_messages_for_chat(raws: Sequence[bytes]) -> tuple[list[bytes], list[s
     Raises:
         InvalidRequest: a message is not valid JSON.
     """
-    raws = [bytes(raw) for raw in raws]
+    raws = express_as_known(raws)
     if not any(raw[:1] == b"[" for raw in raws):
         return raws, []
     renderer = ChatRenderer()
@@ -108,7 +109,7 @@ def render_messages_for_responses(raws: Sequence[bytes], *, own_contents: Set[st
     Raises:
         InvalidRequest: a message is not valid JSON.
     """
-    raws = [bytes(raw) for raw in raws]
+    raws = express_as_known(raws)
     renderer = _ItemsRenderer(raws, own_contents=own_contents)
     for raw in raws:
         renderer.add_message(raw)

@@ -9,7 +9,6 @@ from typing import Literal, Protocol
 import msgspec
 
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.request_schemas import Protocol as ClientProtocol
 
 
 class SelectedFields(msgspec.Struct, frozen=True):
@@ -42,11 +41,13 @@ class ProviderDialect(Protocol):
 
     Attributes:
         protocol: as of `upstream.provider_contract.ProviderProtocol`.
+        client_protocol: the name of the protocol among those of clients.
         messages_field: the field of a request that has the messages.
         answer_name: what a provider's answer is called, for error messages.
     """
 
     protocol: str
+    client_protocol: str
     messages_field: str
     answer_name: str
 
@@ -65,13 +66,12 @@ class ProviderDialect(Protocol):
             else.
         """
 
-    def select_fields(
-        self, client: ClientProtocol, fields: Mapping[str, bytes], *, keeps_metadata: bool = True
-    ) -> SelectedFields:
+    def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
         """Selects or translates the fields of a client's request. Those of the gateway are left out.
 
         Args:
-            client: the protocol of the request.
+            client: the protocol of the fields: the provider's own, or `chat`, to which fields of every other protocol
+                are translated before (`ClientDialect.translate_to_chat`).
             fields: JSON text by name; `model` is the provider's name of the model.
             keeps_metadata: whether the provider gets the request's `metadata`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from app.dialects.answer_decoding import AnswerDecoder
@@ -10,16 +9,16 @@ from app.dialects.chat.provider_dialect import ChatProviderDialect
 from app.dialects.provider_dialect import ProviderDialect
 from app.dialects.responses.provider_dialect import ResponsesProviderDialect
 
-_DIALECTS: Final[Mapping[str, ProviderDialect]] = {
+PROVIDER_DIALECTS: Final[dict[str, ProviderDialect]] = {
     dialect.protocol: dialect for dialect in (ChatProviderDialect(), ResponsesProviderDialect())
 }
 
 
 def find_provider_dialect(protocol: str) -> ProviderDialect:
     """Returns the dialect of a protocol, as of `upstream.provider_contract.ProviderProtocol`."""
-    return _DIALECTS[protocol]
+    return PROVIDER_DIALECTS[protocol]
 
 
 def make_decoder(protocol: str, source_name: str = "upstream") -> AnswerDecoder:
     """Makes the decoder of one answer; arguments as of `ProviderDialect.make_decoder`."""
-    return _DIALECTS[protocol].make_decoder(source_name)
+    return PROVIDER_DIALECTS[protocol].make_decoder(source_name)

@@ -118,7 +118,7 @@ WITHHELD_FIELDS: Final = GATEWAY_FIELDS | {
     *("prompt", "store", "truncation"),
 }
 """Fields of a Responses request that no provider gets: the gateway does what they ask for, or sends others instead."""
-SCHEMA_FIELDS: Final = frozenset({"tools", "text"})
+RESPONSES_SCHEMA_FIELDS: Final = frozenset({"tools", "text"})
 """Fields of a Responses request with schemas."""
 NEUTRAL_VALUES: Final[Mapping[str, Sequence[object]]] = {
     "background": (False,),

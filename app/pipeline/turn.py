@@ -15,7 +15,7 @@ from app.context.plan.outline import Outline, Plan
 from app.context.plan.policy import ContextPolicy
 from app.context.standing.standing_requests import StandingScan
 from app.context.view.client_words import NO_WORDS, ClientWords
-from app.dialects.request_schemas import may_run_provider_tools, select_schema_fields
+from app.dialects.client_dialects import CLIENT_DIALECTS, select_schema_fields
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
@@ -71,7 +71,7 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
             instructions_tokens=own_count,
             instructions=self.instructions_digest,
             boundary_seq=view.plan.boundary_seq,
-            has_provider_tools=may_run_provider_tools(self.request.protocol, self.request.raw_fields),
+            has_provider_tools=CLIENT_DIALECTS[self.request.protocol].may_run_provider_tools(self.request.raw_fields),
         )
 
 

@@ -27,7 +27,7 @@ class ConnectionDropped(UpstreamUnavailable):
 
 ProviderProtocol = Literal["openai", "responses"]
 """The protocol of a provider's answers to a model call: Chat Completions, or the Responses API."""
-CALL_PATHS: Final[Mapping[ProviderProtocol, str]] = {"openai": "/chat/completions", "responses": "/responses"}
+CALL_PATHS: Final[dict[str, str]] = {"openai": "/chat/completions", "responses": "/responses"}
 """The path of a model call, below the provider's base URL."""
 
 

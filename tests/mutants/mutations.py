@@ -718,7 +718,7 @@ UPSTREAM: Final = (
     ),
     Mutation(
         "stream-unfinished",
-        "app/dialects/chat/stream_splicer.py",
+        "app/dialects/stream_relay.py",
         "if self.stream_failure is None and not self.answer.is_complete:",
         "if False:",
         (
@@ -747,7 +747,7 @@ UPSTREAM: Final = (
     Mutation(
         "incomplete-as-whole",
         "app/pipeline/respond/response_delivery.py",
-        "incomplete = not collector.is_complete or relay.stream_failure is not None",
+        "incomplete = not answer.is_complete or relay.stream_failure is not None",
         "incomplete = False",
         (
             "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",

@@ -80,7 +80,7 @@ async def _read_stream(
                 await drain_stream(pieces)
                 break
         else:
-            values += _decode_events(answer, drop_cut_events(sse_decoder.flush(), answer))
+            values += _decode_events(answer, drop_cut_events(sse_decoder.flush(), answer.protocol))
     except UpstreamUnavailable:
         # A complete answer stands even if the connection broke afterwards: only `[DONE]` or the usage is missing.
         if not answer.is_complete:

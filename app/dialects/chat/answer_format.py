@@ -9,7 +9,7 @@ import orjson
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
-from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.answer_decoding import Answer, AnswerDecoder
 from app.dialects.answer_format import EventStyle
 from app.dialects.body.message import ChatMessage
 from app.dialects.chat.stored_answer import build_stored_completion, render_stored_stream
@@ -17,7 +17,6 @@ from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_encoder import encode_completion
 from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
 from app.dialects.chat.stream_splicer import ChatStreamSplicer
-from app.dialects.sse import SseDecoder
 from app.errors import GatewayError
 
 
@@ -26,13 +25,14 @@ class ChatAnswerFormat:
 
     __slots__ = ("_progress_stream", "answer_id")
 
+    protocol = ChatStreamDecoder.protocol
     answer_id: str | None
 
     def __init__(self) -> None:
         self.answer_id = None
         self._progress_stream: CompactionProgressStream | None = None
 
-    def translate_whole_answer(self, answer: AnswerDecoder, body: bytes) -> tuple[AnswerDecoder, bytes]:
+    def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
         if answer.protocol == ChatStreamDecoder.protocol:
             return answer, body
         body = encode_completion(answer.decode_whole(body))
@@ -40,19 +40,18 @@ class ChatAnswerFormat:
         translated.add_whole(body)
         return translated, body
 
-    def render_whole_answer(self, answer: AnswerDecoder, body: bytes, fields: bytes) -> bytes:
+    def render_whole_answer(self, answer: Answer, body: bytes, fields: bytes) -> bytes:
         return splice_fields(body, fields)
 
-    def build_answer_message(self, answer: AnswerDecoder) -> Item:
+    def build_answer_message(self, answer: Answer) -> Item:
         assert isinstance(answer, ChatStreamDecoder)
         return ChatMessage.from_body(answer.build_message())
 
-    def build_facts(self, answer: AnswerDecoder) -> dict[str, Any]:
+    def build_facts(self, answer: Answer) -> dict[str, Any]:
         return {**answer.build_facts()}
 
     def build_relay(
         self,
-        sse_decoder: SseDecoder,
         answer: AnswerDecoder,
         fields: bytes,
         render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
@@ -60,14 +59,15 @@ class ChatAnswerFormat:
         include_usage: bool,
         source: str,
     ) -> ChatStreamSplicer:
+        progress, is_foreign = self._progress_stream, answer.protocol != self.protocol
+        answer.tells_others = not is_foreign
         return ChatStreamSplicer(
-            sse_decoder,
             fields,
             render_last_fields,
             include_usage=include_usage,
-            progress_stream=self._progress_stream,
+            progress_stream=progress,
             source=source,
-            foreign_decoder=None if answer.protocol == ChatStreamDecoder.protocol else answer,
+            foreign_decoder=answer if is_foreign or progress is not None else None,
         )
 
     def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:

@@ -15,6 +15,7 @@ from app.dialects.answer_events import (
     CallText,
     Citation,
     Finish,
+    Other,
     Reasoning,
     Refusal,
     Sealed,
@@ -27,6 +28,7 @@ from app.dialects.items.item_parts import convert_citation, read_reasoning_text
 
 REASONING_TEXTS: Final = ("reasoning_content", "reasoning")
 """Fields of a message that hold reasoning as text. A provider that sends both says the same in both."""
+PROTOCOL: Final = "openai"
 REASONING_BLOCKS: Final = ("reasoning_details", "thinking_blocks")
 """Fields of a message that hold reasoning as blocks, read if there is no text."""
 
@@ -37,16 +39,25 @@ class ChoiceValues:
     Args:
         choice: collects the choice.
         number: the index of the choice.
+        tells_others: as of `AnswerDecoder`; then other fields of reasoning than `reasoning_content` are no values.
     """
 
     __slots__ = (
         *("_annotation_count", "_begun_calls", "_choice", "_has_finished", "_has_text", "_number", "_part_count"),
-        *("_reasoning_count", "_reasoning_name", "_reasoning_part", "_reasoning_place", "_refusal_count"),
+        *(
+            "_reasoning_count",
+            "_reasoning_name",
+            "_reasoning_names",
+            "_reasoning_part",
+            "_reasoning_place",
+            "_refusal_count",
+        ),
         "_text_count",
     )
 
-    def __init__(self, choice: ChoiceCollector, number: int) -> None:
+    def __init__(self, choice: ChoiceCollector, number: int, *, tells_others: bool = False) -> None:
         self._choice = choice
+        self._reasoning_names = REASONING_TEXTS[:1] if tells_others else (*REASONING_TEXTS, *REASONING_BLOCKS)
         self._number = number
         self._text_count = self._part_count = self._refusal_count = self._reasoning_count = 0
         self._annotation_count = 0
@@ -60,11 +71,12 @@ class ChoiceValues:
         """How much of each call's text was read: pieces of the arguments, or characters of the input."""
         self._has_finished = False
 
-    def read_new(self, logprobs: list[Any]) -> list[AnswerValue]:
+    def read_new(self, logprobs: list[Any], awaited_name: str | None = "") -> list[AnswerValue]:
         """Reads what has come since the last call.
 
         Args:
             logprobs: the log probabilities of the tokens of the new text; they are taken out when there is text.
+            awaited_name: as of `AnswerDecoder.awaited_name`; None: every call waits for its name.
         """
         choice = self._choice
         if (
@@ -74,10 +86,12 @@ class ChoiceValues:
             or choice.list_fields
             or choice.finish_reason is not None
         ):
-            return [*self._read_all(choice, logprobs)]
+            return [*self._read_all(choice, logprobs, awaited_name)]
         return [*self._read_text(choice, logprobs)]  # as nearly every chunk
 
-    def _read_all(self, choice: ChoiceCollector, logprobs: list[Any]) -> Iterator[AnswerValue]:
+    def _read_all(
+        self, choice: ChoiceCollector, logprobs: list[Any], awaited_name: str | None
+    ) -> Iterator[AnswerValue]:
         yield from self._read_reasoning(choice)
         yield from self._read_text(choice, logprobs)
         if "refusal" in choice.text_fields:
@@ -94,10 +108,18 @@ class ChoiceValues:
         has_finished = choice.finish_reason is not None
         if choice.tool_calls is not None:
             for number, call in enumerate(choice.tool_calls.partial_calls):
-                yield from self._read_call(number, call, is_last=has_finished)
+                yield from self._read_call(number, call, awaited_name, is_last=has_finished)
         if choice.finish_reason is not None and not self._has_finished:
             self._has_finished = True
             yield Finish(choice.finish_reason, self._number)
+
+    def has_awaited_call(self, awaited_name: str) -> bool:
+        """Returns whether a call has begun that no value tells of, and that may be one of a tool of this name."""
+        calls = () if self._choice.tool_calls is None else self._choice.tool_calls.partial_calls
+        return any(
+            number not in self._begun_calls and awaited_name.startswith(_read_call_name(call))
+            for number, call in enumerate(calls)
+        )
 
     def read_rest(self) -> list[AnswerValue]:
         """Reads the calls that were held back, when the stream has ended without a finish reason."""
@@ -131,8 +153,7 @@ class ChoiceValues:
     def _read_reasoning(self, choice: ChoiceCollector) -> Iterator[AnswerValue]:
         if self._reasoning_name is None:
             fields = {**choice.text_fields, **choice.list_fields}
-            names = (name for name in (*REASONING_TEXTS, *REASONING_BLOCKS) if name in fields)
-            self._reasoning_name = next(names, None)
+            self._reasoning_name = next((name for name in self._reasoning_names if name in fields), None)
             if self._reasoning_name is None:
                 return
         if self._reasoning_name in REASONING_BLOCKS:
@@ -164,14 +185,21 @@ class ChoiceValues:
                 self._reasoning_part += 1
             yield Reasoning(text, part=self._reasoning_part, is_summary=is_summary, choice=self._number)
 
-    def _read_call(self, number: int, call: PartialToolCall, *, is_last: bool) -> Iterator[AnswerValue]:
+    def _read_call(
+        self, number: int, call: PartialToolCall, awaited_name: str | None = "", *, is_last: bool
+    ) -> Iterator[AnswerValue]:
         taken, text = _read_call_text(call, self._begun_calls.get(number, 0))
         # Its beginning names the call, so it waits for name and id; for an id that comes too late it does not wait.
-        is_named = bool(_read_call_name(call) and (call.id or text))
+        # Some servers send a name in several fragments. Arguments come after the name: with them it is complete.
+        name = _read_call_name(call)
+        is_whole = awaited_name is not None and not awaited_name.startswith(name)
+        is_named = bool(name and (text or (call.id and is_whole)))
         if number not in self._begun_calls and not is_last and not is_named:
             return
         if number not in self._begun_calls:
             yield CallBegin(number, call.id or "", _read_call_name(call), _is_custom(call), self._number)
+            if fields := {name: field for name, field in call.other_fields.items() if name not in ("type", "custom")}:
+                yield Other(PROTOCOL, fields, number, self._number)
         self._begun_calls[number] = taken
         if text:
             yield CallText(number, text, self._number)

@@ -13,14 +13,13 @@ from app.dialects.chat.stream_decoder import ChatStreamDecoder, starts_chat_answ
 from app.dialects.message_rendering import render_messages_for_chat
 from app.dialects.provider_dialect import RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_field
-from app.dialects.request_schemas import Protocol
-from app.dialects.request_translation import translate_fields_to_chat
 
 GATEWAY_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
 
 
 class ChatProviderDialect:
     protocol = "openai"
+    client_protocol = "chat"
     messages_field = "messages"
     answer_name = "a chat completion"
 
@@ -30,14 +29,10 @@ class ChatProviderDialect:
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
         return starts_chat_answer(data, name)
 
-    def select_fields(
-        self, client: Protocol, fields: Mapping[str, bytes], *, keeps_metadata: bool = True
-    ) -> SelectedFields:
-        if client == "responses":
-            translated = translate_fields_to_chat(fields)
-            return SelectedFields(translated.fields, keeps_messages=False, warnings=translated.warnings)
+    def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
         selected = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
-        return SelectedFields(remove_own_metadata(selected, keeps_metadata=keeps_metadata), keeps_messages=True)
+        has_messages = self.messages_field in fields
+        return SelectedFields(remove_own_metadata(selected, keeps_metadata=keeps_metadata), keeps_messages=has_messages)
 
     def render_messages(self, raws: Sequence[bytes], own_contents: Set[str] | None) -> RenderedMessages:
         messages, warnings = render_messages_for_chat(raws)

@@ -16,25 +16,20 @@ import msgspec
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep, write_large_integers_as_text
-from app.dialects.answer_events import AnswerValue, Begin, Failure, Usage
+from app.dialects.answer_events import AnswerValue, Begin, Failure, Other, Usage
+from app.dialects.body.message import ChatMessage
 from app.dialects.chat.choice_collector import ChoiceCollector, ChoiceDelta
-from app.dialects.chat.choice_values import ChoiceValues
+from app.dialects.chat.choice_values import PROTOCOL, ChoiceValues
 from app.dialects.chat.stream_frames import ERROR_EVENT, decode_chunk, parse_integer
 from app.dialects.sse import DONE_DATA
 from app.errors import UpstreamUnavailable
 
 
 def starts_chat_answer(data: bytes, name: bytes) -> bytes | Literal[True] | None:
-    """Tells whether the first event of a stream is a part of an answer; as of `answer_decoders.find_answer_start`."""
+    """Tells whether the first event of a stream is a part of an answer; as of `ProviderDialect.find_answer_start`."""
     if not data.strip():
         return None
     return True if ANSWER_KEY in data else data
-
-
-class _AnswerMessage(ChoiceDelta):
-    """The message of a whole answer."""
-
-    annotations: list[Any] | None = None
 
 
 class _ChunkChoice(msgspec.Struct, gc=False):
@@ -44,32 +39,21 @@ class _ChunkChoice(msgspec.Struct, gc=False):
     message: None = None
 
 
-class _CompletionChoice(msgspec.Struct, gc=False):
-    index: int = 0
-    message: _AnswerMessage | None = None
-    finish_reason: str | None = None
-    delta: None = None
-
-
-class _AnswerFields(msgspec.Struct, gc=False):
+class _StreamChunk(msgspec.Struct, gc=False):
     usage: dict[str, Any] | None = None
     error: None = None
     id: str | None = None
     model: str | None = None
     object: str | None = None
     x_groq: dict[str, Any] | None = None
-
-
-class _StreamChunk(_AnswerFields):
     choices: list[_ChunkChoice] | None = None
 
 
-class _Completion(_AnswerFields):
-    choices: list[_CompletionChoice] | None = None
-
-
 _decode_chunk = msgspec.json.Decoder(_StreamChunk).decode
-_decode_completion = msgspec.json.Decoder(_Completion).decode
+SAID_MEMBERS: Final = frozenset({"id", "object", "created", "model", "choices", "usage", "x_groq"})
+"""Members of a chunk that values say, or that make no sense in joined answers."""
+SAID_FIELDS: Final = frozenset({"role", "content", "reasoning_content", "refusal", "tool_calls", "annotations"})
+"""Fields of a message that values say in full; of calls, see `ChoiceValues`."""
 ANSWER_KEY: Final = b'"choices"'
 """Data with this key is an answer, not an error, even if its text speaks of context windows."""
 _HAS_LOGPROBS: Final = re.compile(rb'"logprobs"\s*:\s*\{').search
@@ -95,11 +79,13 @@ class ChatStreamDecoder:
     protocol: Final = "openai"
     __slots__ = (
         *("_further_choices", "_first_choice", "_has_split_surrogates", "_source_name", "_values", "_waiting_logprobs"),
-        *("chunk_count", "is_complete", "error", "error_data", "has_ended", "id", "model", "usage"),
+        *("awaited_name", "chunk_count", "error", "error_data", "has_ended", "holds_names", "id"),
+        *("is_complete", "model", "tells_others", "usage"),
     )
 
     def __init__(self, source_name: str = "upstream") -> None:
         self._source_name = source_name
+        self.awaited_name, self.holds_names, self.tells_others = "", False, False
         self._first_choice = ChoiceCollector()
         self._further_choices: dict[int, ChoiceCollector] = {}
         self._has_split_surrogates = False
@@ -149,23 +135,7 @@ class ChatStreamDecoder:
             UpstreamUnavailable: the body is not a JSON object.
         """
         self.chunk_count += 1
-        try:
-            completion = _decode_completion(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._add_untyped_answer(body)
-            return
-        if completion.object == "error" or may_be_too_deep(body):
-            self._add_untyped_answer(body)
-            return
-        self._add_answer_fields(completion)
-        for choice in completion.choices or ():
-            collector = self._find_choice_collector(choice.index) if choice.index else self._first_choice
-            if (message := choice.message) is not None:
-                collector.add_delta(message)
-                if message.annotations is not None:
-                    collector.list_fields.setdefault("annotations", []).extend(message.annotations)
-            if choice.finish_reason:
-                self._finish_choice(collector, choice.finish_reason)
+        self._add_untyped_answer(body)
 
     def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
         """Adds the data of one event and returns what it says. After a failure nothing more is said.
@@ -181,20 +151,49 @@ class ChatStreamDecoder:
         if self.error is not None or name == ERROR_EVENT:
             self.error_data = self.error_data or data
             return [Failure(self.error_data)]
-        values = self._read_new_values(data)
+        values = [*self._read_others(data), *self._read_new_values(data)]
         if self.usage is not None and self.usage is not usage_before:
             values.append(Usage(self.usage))
-        return [Begin(self.id, model=self.model), *values] if is_first else values
+        return [self._build_begin(data), *values] if is_first else values
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
         """Returns what a whole answer says that was added by `add_whole`."""
         usage = [] if self.usage is None else [Usage(self.usage)]
-        values = [Begin(self.id, model=self.model), *self._read_new_values(body), *self.decode_rest()]
+        values = [self._build_begin(body), *self._read_others(body)]
+        values += [*self._read_new_values(body), *self.decode_rest()]
         return [*values, *usage]
+
+    @property
+    def has_awaited_call(self) -> bool:
+        """Whether a call has begun of which no value tells yet, because it may be one of `awaited_name`."""
+        return any(reader.has_awaited_call(self.awaited_name) for reader in self._values.values())
 
     def decode_rest(self) -> list[AnswerValue]:
         """Returns what was held back, after the stream has ended without a finish reason."""
         return [value for reader in self._values.values() for value in reader.read_rest()]
+
+    def _build_begin(self, data: bytes) -> Begin:
+        created = decode_chunk(data).get("created")
+        return Begin(self.id, created if isinstance(created, int) else None, self.model)
+
+    def _read_others(self, data: bytes) -> list[AnswerValue]:
+        """Reads the fields of a chunk or a whole answer that no value says, or not in full."""
+        if not self.tells_others:
+            return []
+        members = decode_chunk(data)
+        others: list[AnswerValue] = []
+        if fields := {name: member for name, member in members.items() if name not in SAID_MEMBERS}:
+            others.append(Other(PROTOCOL, fields, choice=None))
+        choices = members.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            delta = (choice.get("delta") or choice.get("message")) if isinstance(choice, dict) else None
+            if isinstance(delta, dict) and (
+                fields := {
+                    name: field for name, field in delta.items() if name not in SAID_FIELDS and field is not None
+                }
+            ):
+                others.append(Other(PROTOCOL, fields, choice=choice.get("index") or 0))
+        return others
 
     def _read_new_values(self, data: bytes) -> list[AnswerValue]:
         if _HAS_LOGPROBS(data) is not None:
@@ -203,8 +202,10 @@ class ChatStreamDecoder:
         values: list[AnswerValue] = []
         for number, choice in ((0, self._first_choice), *self._further_choices.items()):
             if (reader := self._values.get(number)) is None:
-                reader = self._values[number] = ChoiceValues(choice, number)
-            values += reader.read_new(self._waiting_logprobs.setdefault(number, []))
+                reader = self._values[number] = ChoiceValues(choice, number, tells_others=self.tells_others)
+            values += reader.read_new(
+                self._waiting_logprobs.setdefault(number, []), None if self.holds_names else self.awaited_name
+            )
         return values
 
     @property
@@ -234,6 +235,10 @@ class ChatStreamDecoder:
         """Returns the assistant message of choice 0 as a client sends it back."""
         return self._build_choice_message(self._first_choice)
 
+    def build_item(self) -> ChatMessage:
+        """Returns the message of choice 0, as the log keeps it."""
+        return ChatMessage.from_body(self.build_message())
+
     def build_alternatives(self) -> list[dict[str, Any]]:
         """Returns the assistant messages of all choices but choice 0, by index."""
         return [self._build_choice_message(self._further_choices[index]) for index in sorted(self._further_choices)]
@@ -242,7 +247,7 @@ class ChatStreamDecoder:
         message = choice.build_message()
         return join_surrogates(message) if self._has_split_surrogates else message
 
-    def _add_answer_fields(self, chunk: _AnswerFields) -> None:
+    def _add_answer_fields(self, chunk: _StreamChunk) -> None:
         if self.id is None:
             self.id, self.model = chunk.id or None, self.model or chunk.model or None
         if chunk.usage:

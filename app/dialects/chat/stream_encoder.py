@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import orjson
 
-from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,
     Begin,
@@ -16,14 +15,15 @@ from app.dialects.answer_events import (
     Citation,
     Failure,
     Finish,
+    Other,
     Reasoning,
     Refusal,
     Text,
     Usage,
 )
 from app.dialects.chat.choice_collector import ChoiceCollector
+from app.dialects.chat.stream_decoder import ChatStreamDecoder, join_surrogates
 from app.dialects.chat.stream_frames import encode_chunk
-from app.dialects.sse import DONE_DATA, SseEvent
 
 PROTOCOL: Final = "openai"
 PARAGRAPH_BREAK: Final = "\n\n"
@@ -33,14 +33,34 @@ _TEXT_END: Final = b'},"logprobs":null,"finish_reason":null}]}'
 
 
 class ChatStreamEncoder:
-    """Writes the chunks of one answer. What a chunk cannot say (`Sealed`) is left out."""
+    """Writes the chunks of one answer. What a chunk cannot say (`Sealed`) is left out.
 
-    __slots__ = ("_calls", "_has_begun", "_identity", "_reasoning_place", "_text_begin", "_text_blocks", "_text_length")
+    Args:
+        identity: of a completion whose first chunk the client has got; otherwise None.
 
-    def __init__(self) -> None:
-        self._identity: dict[str, Any] = {"object": "chat.completion.chunk"}
-        self._text_begin = b""
-        self._has_begun = False
+    Attributes:
+        has_begun: whether the client has got a first chunk, which tells the role.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_delta_begin",
+        "_has_own_identity",
+        "_identity",
+        "_members",
+        "_reasoning_place",
+        "_text_begin",
+        "_text_blocks",
+        "_text_length",
+        "has_begun",
+    )
+
+    def __init__(self, identity: Mapping[str, Any] | None = None) -> None:
+        self._has_own_identity = identity is not None
+        self.has_begun = self._has_own_identity
+        self._set_identity(identity or {})
+        self._members: dict[str, Any] = {}
+        """Further members of the next chunk."""
         self._text_length = 0
         self._text_blocks: dict[int | None, int] = {}
         """Where in the text each block begins; the last one grows."""
@@ -48,10 +68,12 @@ class ChatStreamEncoder:
         self._calls: dict[tuple[int, int], bool] = {}
         """Whether a call is one of a custom tool, by choice and call."""
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What all chunks say of the completion."""
-        return self._identity
+    def continue_after(self, decoder: ChatStreamDecoder) -> None:
+        """Continues a stream of which the client has got chunks of the provider's, which `decoder` has read."""
+        self.has_begun = self.has_begun or decoder.chunk_count > 0
+        calls = decoder.first_choice.tool_calls
+        for number, call in enumerate(() if calls is None else calls.partial_calls):
+            self._calls.setdefault((0, number), "custom" in call.other_fields)
 
     def encode(self, value: AnswerValue) -> bytes:
         """Returns the JSON text of the chunk that says a value; nothing if there is none.
@@ -59,7 +81,7 @@ class ChatStreamEncoder:
         Raises:
             UpstreamUnavailable: the value is nested too deeply.
         """
-        if type(value) is Text and not value.logprobs and not value.choice:  # as nearly every value
+        if type(value) is Text and not (value.logprobs or value.choice or self._members):  # as nearly every value
             return self._text_begin + _encode_text(self._join_text(value)) + _TEXT_END
         match value:
             case Begin():
@@ -68,6 +90,9 @@ class ChatStreamEncoder:
                 return self._encode_chunk({"choices": [], "usage": value.counts})
             case Failure():
                 return value.body
+            case Other(choice=None):
+                self._members |= value.fields if value.protocol == PROTOCOL else {}
+                return b""
             case Finish():
                 choice = {"index": value.choice, "delta": {}, "logprobs": None, "finish_reason": value.reason}
                 return self._encode_chunk({"choices": [choice]})
@@ -98,11 +123,14 @@ class ChatStreamEncoder:
                 call = {"id": value.id, "type": kind, kind: {"name": value.name, **texts}}
                 return {"tool_calls": [{"index": value.call, **call}]}
             case CallText():
-                is_custom = self._calls[value.choice, value.call]
+                is_custom = self._calls.get((value.choice, value.call), False)
                 text = {"custom": {"input": value.text}} if is_custom else {"function": {"arguments": value.text}}
                 return {"tool_calls": [{"index": value.call, **text}]}
             case Citation():
                 return {"annotations": [self._build_citation(value)]}
+            case Other(protocol=protocol) if protocol == PROTOCOL:
+                fields = dict(value.fields)
+                return fields if value.call is None else {"tool_calls": [{"index": value.call, **fields}]}
         return None
 
     def _build_citation(self, value: Citation) -> dict[str, Any]:
@@ -115,15 +143,18 @@ class ChatStreamEncoder:
         return {"type": "url_citation", "url_citation": moved}
 
     def _begin(self, value: Begin) -> bytes:
-        members = {"id": value.id, "created": value.created, "model": value.model}
-        self._identity = {name: member for name, member in members.items() if member is not None}
-        self._identity["object"] = "chat.completion.chunk"
-        begin = encode_chunk(self._identity)[:-1] + b',"choices":[{"index":0,"delta":{'
-        self._text_begin = begin + b'"content":'
-        if self._has_begun:
+        if not self._has_own_identity:
+            members = {"id": value.id, "created": value.created, "model": value.model}
+            self._set_identity({name: member for name, member in members.items() if member is not None})
+        if self.has_begun:
             return b""
-        self._has_begun = True
-        return begin + b'"role":"assistant","content":""' + _TEXT_END
+        self.has_begun = True
+        return self._delta_begin + b'"role":"assistant","content":""' + _TEXT_END
+
+    def _set_identity(self, identity: Mapping[str, Any]) -> None:
+        self._identity = {**identity, "object": "chat.completion.chunk"}
+        self._delta_begin = encode_chunk(self._identity)[:-1] + b',"choices":[{"index":0,"delta":{'
+        self._text_begin = self._delta_begin + b'"content":'
 
     def _join_text(self, value: Text) -> str:
         text = value.text
@@ -139,35 +170,34 @@ class ChatStreamEncoder:
         return text
 
     def _encode_chunk(self, members: Mapping[str, Any]) -> bytes:
-        return encode_chunk({**self._identity, **members})
+        others, self._members = self._members, {}
+        return encode_chunk({**self._identity, **members, **others})
 
 
-class ChunkTranslator:
-    """Translates the events of a stream to chunks, for readers that know only these. Those of a chat provider pass.
+class BodyAssembler:
+    """Assembles the body of the message that values of choice 0 say.
 
-    Args:
-        decoder: of the provider's protocol.
+    Attributes:
+        logprobs: the log probabilities of the tokens of all texts.
     """
 
-    def __init__(self, decoder: AnswerDecoder) -> None:
-        self._decoder = decoder
-        self._encoder = ChatStreamEncoder()
+    def __init__(self) -> None:
+        self._encoder, self._choice = ChatStreamEncoder(), ChoiceCollector()
+        self.logprobs: list[Any] = []
 
-    def translate(self, events: list[SseEvent]) -> list[SseEvent]:
-        """Returns the chunks that events say, and `[DONE]` after the end of the answer.
+    def add(self, value: AnswerValue) -> None:
+        if isinstance(value, Text):
+            self.logprobs += value.logprobs
+        if not getattr(value, "choice", 0) and (delta := self._encoder.build_delta(value)) is not None:
+            self._choice.add_untyped_delta(delta)
 
-        Raises:
-            UpstreamUnavailable: the data of an event is not a JSON object.
-        """
-        decoder = self._decoder
-        if decoder.protocol == PROTOCOL:
-            return events
-        chunks: list[bytes] = []
-        for event in events:
-            if event.data and not decoder.has_ended:
-                chunks += map(self._encoder.encode, decoder.decode(event.data.strip(), event.name))
-                chunks += [DONE_DATA] if decoder.is_complete else []
-        return [SseEvent(b"", chunk) for chunk in chunks if chunk]
+    def build(self) -> dict[str, Any]:
+        body = self._choice.build_message()
+        try:
+            orjson.dumps(body)
+        except TypeError:  # halves of surrogate pairs, which came in pieces of their own
+            body = join_surrogates(body)
+        return body
 
 
 def encode_completion(values: Sequence[AnswerValue]) -> bytes:
@@ -176,42 +206,39 @@ def encode_completion(values: Sequence[AnswerValue]) -> bytes:
     Raises:
         UpstreamUnavailable: a value is nested too deeply.
     """
-    encoder, choice = ChatStreamEncoder(), ChoiceCollector()
-    reason, usage, tier = None, None, None
-    logprobs: list[Any] = []
+    begin, reason, usage, body = Begin(), None, None, BodyAssembler()
+    others: dict[str, Any] = {}
     for value in values:
         match value:
             case Begin():
-                encoder.encode(value)
-                tier = value.service_tier
+                begin = value
             case Usage():
                 usage = value.counts
             case Finish():
                 reason = value.reason
+            case Other(choice=None):
+                others |= value.fields if value.protocol == PROTOCOL else {}
             case _:
-                logprobs += getattr(value, "logprobs", ())
-                if (delta := encoder.build_delta(value)) is not None:
-                    choice.add_untyped_delta(delta)
-    built = choice.build_message()
+                body.add(value)
+    built = body.build()
     content = built["content"]
     if content is None and not ("tool_calls" in built or "refusal" in built):
         content = ""
-    names = ("reasoning_content", "annotations", "tool_calls")
     message = {"role": "assistant", "content": content, "refusal": built.get("refusal")}
-    message |= {name: built[name] for name in names if name in built}
+    choice = {
+        "index": 0,
+        "message": message | {name: built[name] for name in built if name not in message},
+        "logprobs": {"content": body.logprobs, "refusal": None} if body.logprobs else None,
+        "finish_reason": reason,
+    }
+    identity = {"id": begin.id, "created": begin.created, "model": begin.model}
     completion = {
-        **encoder.identity,
+        **others,
+        **{name: member for name, member in identity.items() if member is not None},
         "object": "chat.completion",
-        "choices": [
-            {
-                "index": 0,
-                "message": message,
-                "logprobs": {"content": logprobs, "refusal": None} if logprobs else None,
-                "finish_reason": reason,
-            }
-        ],
+        "choices": [choice],
         **({} if usage is None else {"usage": usage}),
-        **({} if tier is None else {"service_tier": tier}),
+        **({} if begin.service_tier is None else {"service_tier": begin.service_tier}),
     }
     return encode_chunk(completion)
 

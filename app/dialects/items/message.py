@@ -8,14 +8,14 @@ such a text from that of a chat message, which is an object.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 import msgspec
 import orjson
 
-from app.conversation.item import EditOperation, ToolCall
-from app.dialects.body.message import BodyMessage
+from app.conversation.item import EditOperation, Item, ToolCall
+from app.dialects.body.message import BodyMessage, ChatMessage
 from app.dialects.items.chat_form import build_chat_form
 from app.dialects.items.item_edits import apply_operations_to_items
 from app.dialects.items.item_kinds import CALL_OUTPUT_TYPES, OUTPUT_TYPES, read_type
@@ -25,6 +25,7 @@ READABLE_TYPES: Final = frozenset({"message", "reasoning", *CALL_OUTPUT_TYPES, *
 """Types of items that the chat form has as text, reasoning, calls or results."""
 UNREADABLE_FIELDS: Final = frozenset({"id", "type", "status", "encrypted_content", "result"})
 """Fields of other items that say nothing to people: ids, encrypted content, the bytes of an image."""
+EMPTY_ANSWER: Final[Mapping[str, Any]] = {"role": "assistant", "content": ""}
 _decode_array: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -92,6 +93,11 @@ class ResponsesMessage(BodyMessage):
 
     def edit(self, operations: Sequence[EditOperation]) -> Self:
         return self.from_items(apply_operations_to_items(self.items, operations))
+
+
+def build_items_message(items: Sequence[bytes]) -> Item:
+    """Returns an answer of these items, each with its bytes, as the log keeps it."""
+    return ResponsesMessage.from_raw_items(items) if items else ChatMessage.from_body(dict(EMPTY_ANSWER))
 
 
 def _build_hosted_call(item: dict[str, Any]) -> ToolCall:

@@ -10,10 +10,10 @@ import orjson
 
 from app.conversation.conversation_types import RESPONSE_ID_PREFIX, LogMessage
 from app.conversation.item import Item
-from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.answer_format import EventStyle
-from app.dialects.chat.stream_decoder import ChatStreamDecoder
-from app.dialects.responses.answer_message import build_answer_message, build_items_message
+from app.dialects.answer_decoding import Answer, AnswerDecoder
+from app.dialects.answer_format import EventStyle, render_progress_event
+from app.dialects.items.message import build_items_message
+from app.dialects.responses.answer_message import build_answer_message
 from app.dialects.responses.answer_relay import ResponsesStreamRelay
 from app.dialects.responses.lifecycle_events import LifecycleWriter
 from app.dialects.responses.response_object import ResponseObject, find_incomplete_reason
@@ -28,7 +28,6 @@ from app.dialects.responses.stream_encoder import ResponsesStreamEncoder
 from app.dialects.responses.stream_events import COMPLETED, INCOMPLETE, EventWriter
 from app.dialects.responses.stream_events import Item as OutputItem
 from app.dialects.responses.tools import list_namespaced_names
-from app.dialects.sse import SseDecoder
 from app.errors import GatewayError
 
 
@@ -52,6 +51,7 @@ class ResponsesAnswerFormat:
         "answer_id",
     )
 
+    protocol = ResponsesStreamDecoder.protocol
     answer_id: str | None
 
     def __init__(self, response_id: str, created_at: int, fields: Mapping[str, bytes]) -> None:
@@ -65,7 +65,7 @@ class ResponsesAnswerFormat:
         self._style: EventStyle = "off"
         self._progress_fields = b""
 
-    def translate_whole_answer(self, answer: AnswerDecoder, body: bytes) -> tuple[AnswerDecoder, bytes]:
+    def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
         if answer.protocol != ResponsesStreamDecoder.protocol:
             output = ResponsesStreamEncoder(self._lifecycle.response, EventWriter(), self._names)
             output.encode(answer.decode_whole(body))
@@ -73,7 +73,7 @@ class ResponsesAnswerFormat:
             self._whole_items = output.items
         return answer, body
 
-    def render_whole_answer(self, answer: AnswerDecoder, body: bytes, fields: bytes) -> bytes:
+    def render_whole_answer(self, answer: Answer, body: bytes, fields: bytes) -> bytes:
         response = self._lifecycle.response
         if isinstance(answer, ResponsesStreamDecoder) and answer.last_response is not None:
             return response.render_original(answer.last_response, fields)
@@ -87,13 +87,12 @@ class ResponsesAnswerFormat:
             incomplete_reason=reason,
         )
 
-    def build_answer_message(self, answer: AnswerDecoder) -> Item:
+    def build_answer_message(self, answer: Answer) -> Item:
         if isinstance(answer, ResponsesStreamDecoder):
             return build_items_message(answer.list_items())
-        assert isinstance(answer, ChatStreamDecoder)
-        return build_answer_message(answer.build_message(), self._whole_items, self._lifecycle.response)
+        return build_answer_message(answer.build_item(), self._whole_items, self._lifecycle.response)
 
-    def build_facts(self, answer: AnswerDecoder) -> dict[str, Any]:
+    def build_facts(self, answer: Answer) -> dict[str, Any]:
         response = self._lifecycle.response
         facts = {**answer.build_facts(), CREATED_AT: response.created_at}
         if isinstance(answer, ResponsesStreamDecoder) and answer.last_response is not None:
@@ -104,7 +103,6 @@ class ResponsesAnswerFormat:
 
     def build_relay(
         self,
-        sse_decoder: SseDecoder,
         answer: AnswerDecoder,
         fields: bytes,
         render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
@@ -113,7 +111,6 @@ class ResponsesAnswerFormat:
         source: str,
     ) -> ResponsesStreamRelay:
         relay = ResponsesStreamRelay(
-            sse_decoder,
             answer,
             fields,
             render_last_fields,
@@ -173,14 +170,7 @@ class ResponsesAnswerFormat:
 
     def _render_progress(self, event: Mapping[str, Any]) -> bytes:
         lifecycle, fields = self._lifecycle, self._progress_fields
-        if self._style == "chunk":
-            return lifecycle.write_progress(fields, extra={"context_event": dict(event)})
-        frame = lifecycle.write_progress(fields)
-        if self._style == "named":
-            return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
-        if self._style == "comment":
-            return b": %b %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
-        return frame
+        return render_progress_event(self._style, event, lambda extra: lifecycle.write_progress(fields, extra=extra))
 
     def _identify_stored_answer(self, entry: LogMessage) -> tuple[str, int]:
         """Returns the id and the time that the answer had for the client that got it first."""

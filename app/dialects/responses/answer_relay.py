@@ -6,25 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.conversation.item import Item
-from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
-from app.dialects.answer_events import AnswerValue, Begin, Failure
-from app.dialects.chat.stream_decoder import ChatStreamDecoder
-from app.dialects.responses.answer_message import build_answer_message, build_items_message
+from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.answer_events import AnswerValue, Begin
+from app.dialects.assembled_answer import AssembledAnswer
+from app.dialects.items.message import build_items_message
+from app.dialects.responses.answer_message import build_answer_message, build_kept_items
 from app.dialects.responses.lifecycle_events import LifecycleWriter
 from app.dialects.responses.response_object import find_incomplete_reason
 from app.dialects.responses.stream_decoder import ResponsesStreamDecoder
 from app.dialects.responses.stream_encoder import ResponsesStreamEncoder
 from app.dialects.responses.stream_splicer import ResponsesStreamSplicer
-from app.dialects.sse import SseDecoder, SseEvent
-from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable, drop_tracebacks
+from app.dialects.stream_relay import StreamRelay
+from app.errors import GatewayError
 
 
-class ResponsesStreamRelay:
+class ResponsesStreamRelay(StreamRelay):
     """Turns the bytes of the upstream's stream into the events of a response. Implements
     `dialects.answer_format.AnswerRelay`.
 
     Args:
-        sse_decoder: cuts the stream into events; it may hold the beginning of one.
         answer: decodes the events: a Responses provider's are relayed while it watches, those of another are written
             from the values that it makes.
         fields, render_last_fields, source: as of `ChatStreamSplicer`.
@@ -34,7 +34,6 @@ class ResponsesStreamRelay:
 
     def __init__(
         self,
-        sse_decoder: SseDecoder,
         answer: AnswerDecoder,
         fields: bytes,
         render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
@@ -43,18 +42,18 @@ class ResponsesStreamRelay:
         lifecycle: LifecycleWriter,
         tool_names: Mapping[str, tuple[str, str]],
     ) -> None:
+        super().__init__(source)
         self.answer = answer
-        self.has_ended = self.is_upstream_done = False
-        self.stream_failure: GatewayError | None = None
-        self._sse_decoder = sse_decoder
+        self._decoder = answer
         self._fields = fields
         self._render_last_fields = render_last_fields
-        self._source = source
         self._lifecycle = lifecycle
         self._encoder = ResponsesStreamEncoder(lifecycle.response, lifecycle.events, tool_names)
         self._splicer: ResponsesStreamSplicer | None = None
         if isinstance(answer, ResponsesStreamDecoder):
             self._splicer = ResponsesStreamSplicer(answer, lifecycle, fields)
+        self._passed_items: Mapping[int, bytes] = {}
+        """The provider's items that passed before values came in the place of its events, by index."""
         self._end_of_items = b""
         """Frames that end the items, written before the answer is stored and sent after it."""
         self._end_number: int | None = None
@@ -69,54 +68,45 @@ class ResponsesStreamRelay:
         """The response object with which a Responses provider ended its stream; None if it has sent none."""
         return self.answer.last_response if isinstance(self.answer, ResponsesStreamDecoder) else None
 
-    def feed(self, piece: bytes) -> bytes:
-        return self.relay_events(self._sse_decoder.feed(piece))
+    def _relay_event(self, data: bytes, name: bytes) -> bytes:
+        decoder, splicer = self._decoder, self._splicer
+        frames = self._write_values(decoder.decode(data, name)) if splicer is None else splicer.relay_event(data, name)
+        if decoder.error_data is not None and self.stream_failure is None:
+            self._fail(decoder.error_data)
+        elif decoder.has_ended:
+            self.is_upstream_done = self.has_ended = True
+        return frames
 
-    def flush(self) -> bytes:
-        return self.relay_events(drop_cut_events(self._sse_decoder.flush(), self.answer))
+    def relay_values(self, values: Sequence[AnswerValue]) -> bytes:
+        answer = self.answer
+        if not isinstance(answer, AssembledAnswer):
+            answer = AssembledAnswer()
+            self._continue_passed_items(answer)
+        answer.add(values)
+        frames = self._write_values(values)
+        if answer.error_data is not None:
+            self._fail(answer.error_data)
+        return frames
 
-    def relay_events(self, events: Sequence[SseEvent]) -> bytes:
-        frames = []
-        answer, splicer = self.answer, self._splicer
-        for event in events:
-            data = event.data.strip() if event.data else b""
-            if not data:
-                continue
-            try:
-                if splicer is None:
-                    frames.append(self._write_values(answer.decode(data, event.name)))
-                else:
-                    frames.append(splicer.relay_event(data, event.name))
-            except UpstreamUnavailable as error:
-                drop_tracebacks(error)
-                # Some servers append data that is not JSON after the answer. The client has the answer by then.
-                self.stream_failure = None if answer.is_complete else error
-                self.is_upstream_done = self.has_ended = True
-            if answer.error_data is not None and self.stream_failure is None:
-                # The HTTP status is already 200; 502 is what the failure would have been.
-                self.stream_failure, self.has_ended = UpstreamRefused(BAD_GATEWAY, answer.error_data, {}), True
-            elif answer.has_ended:
-                self.is_upstream_done = self.has_ended = True
-            if self.has_ended:
-                break
-        return b"".join(frames)
-
-    def record_stream_end(self, stream_error: UpstreamUnavailable | None = None) -> None:
-        if stream_error is not None:
-            drop_tracebacks(stream_error)
-        # A complete answer stands even if the connection broke afterwards: only its usage is missing.
-        if self.stream_failure is None and not self.answer.is_complete:
-            self.stream_failure = stream_error or UpstreamUnavailable(
-                f"The stream of {self._source!r} ended before the answer was complete."
-            )
+    def _continue_passed_items(self, answer: AssembledAnswer) -> None:
+        """Lets the encoder continue after the provider's items that have passed, and `answer` in the place of the
+        provider's."""
+        answer.id, answer.model, answer.has_content = self.answer.id, self.answer.model, self.answer.has_content
+        if self._splicer is not None:
+            self._passed_items = self._decoder.ended_items if isinstance(self._decoder, ResponsesStreamDecoder) else {}
+            self._encoder.continue_after(*self._splicer.read_passed_items())
+            self._splicer = None
+        self.answer = answer
 
     def build_answer_message(self) -> Item:
         """Returns the answer as the log keeps it: the provider's own items if it speaks Responses."""
         self._end_items()
         if self._splicer is not None:
             return build_items_message(self._splicer.list_items())
-        assert isinstance(self.answer, ChatStreamDecoder)
-        return build_answer_message(self.answer.build_message(), self._encoder.items, self._lifecycle.response)
+        items = self._encoder.items
+        if self._passed_items:
+            return build_kept_items(items, self._passed_items)
+        return build_answer_message(self.answer.build_item(), items, self._lifecycle.response)
 
     def render_end(self, changed_fields: bytes | None = None) -> bytes:
         """Renders the last event, with the whole response object."""
@@ -161,8 +151,6 @@ class ResponsesStreamRelay:
         begin = b""
         if not self._lifecycle.has_begun and values and isinstance(values[0], Begin):
             begin = self._lifecycle.write_begin(self._fields, values[0].model)
-        if values and isinstance(values[-1], Failure):
-            return b""
         return begin + self._encoder.encode(values)
 
     def _end_items(self) -> None:

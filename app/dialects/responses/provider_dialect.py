@@ -9,7 +9,6 @@ from app.dialects.chat.provider_dialect import remove_own_metadata
 from app.dialects.message_rendering import needs_rendering_for_responses, render_messages_for_responses
 from app.dialects.provider_dialect import RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_field
-from app.dialects.request_schemas import Protocol
 from app.dialects.request_translation import select_fields_for_responses, translate_fields_to_responses
 from app.dialects.responses.stream_decoder import ResponsesStreamDecoder, starts_response
 
@@ -18,7 +17,7 @@ MIN_OUTPUT_TOKENS: Final = 16
 
 
 class ResponsesProviderDialect:
-    protocol = "responses"
+    protocol = client_protocol = "responses"
     messages_field = "input"
     answer_name = "a response of the Responses API"
 
@@ -28,10 +27,8 @@ class ResponsesProviderDialect:
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
         return starts_response(data, name)
 
-    def select_fields(
-        self, client: Protocol, fields: Mapping[str, bytes], *, keeps_metadata: bool = True
-    ) -> SelectedFields:
-        if client != "responses":
+    def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
+        if client != self.client_protocol:
             translated = translate_fields_to_responses(remove_own_metadata(dict(fields), keeps_metadata=keeps_metadata))
             return SelectedFields(translated.fields, keeps_messages=False, warnings=translated.warnings)
         selected = select_fields_for_responses(fields)

@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.dialects.chat.stream_frames import read_error_body, splice_fields
+from app.dialects.chat.stream_frames import splice_fields
+from app.dialects.error_body import read_error_body
 from app.dialects.usage import read_usage
 from app.errors import GatewayError, UpstreamRefused
 

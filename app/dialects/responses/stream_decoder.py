@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
+from app.conversation.item import Item
 from app.conversation.json_text import encode_compact_json
 from app.dialects.answer_events import (
     AnswerValue,
@@ -31,6 +32,7 @@ from app.dialects.chat.stream_decoder import join_surrogates, normalize_json
 from app.dialects.chat.stream_frames import decode_chunk, encode_chunk
 from app.dialects.items.chat_form import build_tool_call, read_reasoning_texts
 from app.dialects.items.item_kinds import is_client_call
+from app.dialects.items.message import build_items_message
 from app.dialects.sse import DONE_DATA
 from app.errors import UpstreamUnavailable
 
@@ -101,15 +103,17 @@ class ResponsesStreamDecoder:
     """
 
     protocol: Final = "responses"
+    has_awaited_call: Final = False  # an item has its name from its beginning
     __slots__ = (
         *("_begin", "_begun_calls", "_call_count", "_created", "_has_begun", "_is_lenient", "_items", "_open_indexes"),
         *("_service_tier", "_source_name", "_streamed_items"),
-        *("error_data", "finish", "has_content", "has_ended", "has_failed", "id", "is_complete"),
-        *("last_response", "last_type", "model", "unfinished", "usage"),
+        *("awaited_name", "error_data", "finish", "has_content", "has_ended", "has_failed", "holds_names", "id"),
+        *("is_complete", "last_response", "last_type", "model", "tells_others", "unfinished", "usage"),
     )
 
     def __init__(self, source_name: str = "upstream") -> None:
         self._source_name = source_name
+        self.awaited_name, self.holds_names, self.tells_others = "", False, False
         self.id: str | None = None
         self.model: str | None = None
         self.usage: dict[str, Any] | None = None
@@ -233,6 +237,10 @@ class ResponsesStreamDecoder:
     def ended_items(self) -> Mapping[int, bytes]:
         """The items that are done, by output index, with the provider's bytes."""
         return self._items
+
+    def build_item(self) -> Item:
+        """Returns the answer's items, as the log keeps them."""
+        return build_items_message(self.list_items())
 
     def build_alternatives(self) -> list[dict[str, Any]]:
         """Returns no messages: the Responses API has one answer to each question."""
@@ -400,7 +408,7 @@ class ResponsesStreamDecoder:
 
 
 def starts_response(data: bytes, name: bytes) -> bytes | Literal[True] | None:
-    """Tells what the first event of a stream is; as of `answer_decoders.find_answer_start`. A stream that begins with
+    """Tells what the first event of a stream is; as of `ProviderDialect.find_answer_start`. A stream that begins with
     `response.created` may still report that the prompt is too long."""
     decoder = ResponsesStreamDecoder()
     try:

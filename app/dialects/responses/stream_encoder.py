@@ -19,6 +19,7 @@ from app.dialects.answer_events import (
 from app.dialects.chat.stream_decoder import join_surrogates
 from app.dialects.items.chat_message_items import ID_PREFIXES
 from app.dialects.items.item_ids import derive_item_id
+from app.dialects.items.item_kinds import is_client_call
 from app.dialects.responses.response_object import ResponseObject, find_incomplete_reason
 from app.dialects.responses.stream_events import (
     CALL_KINDS,
@@ -64,6 +65,20 @@ class ResponsesStreamEncoder:
         """Block and part of the reasoning that came last."""
         self._waiting_citations: list[Citation] = []
         """Citations that came before the text."""
+
+    def continue_after(self, items: list[Item], open_items: Sequence[OpenItem]) -> None:
+        """Continues a stream of which the client has got items of the provider's.
+
+        Args:
+            open_items: those of the items that are not done.
+        """
+        self.items = items
+        calls = [item for item in items if is_client_call(item)]
+        for one in open_items:
+            if one.item in calls:
+                self._calls[calls.index(one.item)] = one
+            else:
+                self._open = one
 
     def encode(self, values: Sequence[AnswerValue]) -> bytes:
         """Writes the events that say values. The beginning and the end of the answer have none here."""

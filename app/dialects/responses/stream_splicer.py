@@ -6,13 +6,13 @@ response object; our fields in it; encrypted reasoning, if the client did not as
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import orjson
 
 from app.dialects.responses.lifecycle_events import LifecycleWriter
-from app.dialects.responses.response_object import replace_output
+from app.dialects.responses.response_object import DEFAULT_ECHO, GATEWAY_ECHO, OPTIONAL_ECHO, replace_output
 from app.dialects.responses.stream_decoder import (
     CREATED_TYPES,
     ITEM_ADDED,
@@ -24,6 +24,19 @@ from app.dialects.responses.stream_decoder import (
 )
 from app.dialects.responses.stream_events import INCOMPLETE, OpenItem
 
+SPLICED_FIELDS: Final = frozenset(
+    {
+        ("sequence_number",),
+        ("item", "encrypted_content"),
+        ("response", "output"),
+        ("response", "output", "encrypted_content"),
+        *(("response", name) for name in ("id", "created_at", "context_status", "conversation_id", "context")),
+        *(("response", name) for name in (*DEFAULT_ECHO, *OPTIONAL_ECHO, *GATEWAY_ECHO)),
+    }
+)
+"""The fields of an event that change between a provider and a client of the Responses API: numbers, the identity of the
+response and the echo of its request, our own fields, and reasoning that the client did not ask for. A last response
+without items gets those of the events before it (`output`). Halves of surrogate pairs become U+FFFD."""
 TYPES_NEVER_INCOMPLETE: Final = ("web_search_call", "image_generation_call")
 """Types of items whose status may be `failed`, but not `incomplete`."""
 _NO_JSON: Final = msgspec.Raw()
@@ -92,6 +105,16 @@ class ResponsesStreamSplicer:
                 for item in self._open_items.values()
             ]
         )
+
+    def read_passed_items(self) -> tuple[list[dict[str, Any]], list[OpenItem]]:
+        """Returns the items that have passed, as the client has got them, and those of them that are not done."""
+        open_items = self._rebuild_open_items()
+        shown = self._lifecycle.response.hide_reasoning
+        by_index = {
+            index: orjson.loads(bytes(shown(msgspec.Raw(item)))) for index, item in self._decoder.ended_items.items()
+        }
+        by_index |= {index: open_item.item for index, open_item in open_items.items()}
+        return [by_index[index] for index in sorted(by_index)], list(open_items.values())
 
     def list_items(self) -> list[bytes]:
         """Returns the items of the answer with the provider's bytes. Items that were cut off are among them after

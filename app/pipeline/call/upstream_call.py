@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from app.context.calibration import Calibration
 from app.conversation.conversation_types import Conversation
 from app.dialects.answer_decoding import BAD_GATEWAY
+from app.dialects.reasoning_restoration import list_encrypted_contents
 from app.dialects.usage import TokenUsage
 from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused
 from app.pipeline.call.field_restorer import FieldRestorer
@@ -155,12 +156,15 @@ class UpstreamCaller:
         await self._reserve_cost(turn, sent_view, deployment, added_tokens)
         restored_messages = await self._restore_messages(deployment, turn, sent_view)
         messages = [*(turn.request.raw_messages if restored_messages is None else restored_messages), *added_messages]
+        own_contents = await self._find_own_contents(deployment, turn, restored_messages)
+        if own_contents is not None:  # those of the rounds before come from this deployment
+            own_contents |= {content for raw in added_messages for content in list_encrypted_contents(raw)}
         built = build_upstream_body(
             turn.request,
             messages,
             deployment,
             sent_view.compute_lowered_output_limit(added_tokens),
-            own_contents=await self._find_own_contents(deployment, turn, restored_messages),
+            own_contents=own_contents,
         )
 
         async def body_for(_: ModelDeployment) -> bytes:

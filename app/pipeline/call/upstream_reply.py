@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, Literal
 
-from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder
+from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
 from app.dialects.provider_dialects import find_provider_dialect, make_decoder
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamRefused, UpstreamUnavailable
+from app.upstream.http.http_client_contract import drain_stream
 from app.upstream.provider_contract import ModelDeployment, UpstreamReply
 from app.upstream.routing.router import STATUS_OK, BufferedReply
 
@@ -99,26 +100,50 @@ class StreamReply:
 
     Attributes:
         first_events: the events that have come.
-        remaining_bytes: the bytes after these events, for `decoder`.
         protocol: the protocol of the events.
-        decoder: the decoder of the stream; it may hold the beginning of an event.
     """
 
     def __init__(
         self,
         reply: UpstreamReply,
-        first_events: list[SseEvent],
-        remaining_bytes: AsyncIterator[bytes],
-        decoder: SseDecoder,
+        first_events: Sequence[SseEvent],
+        pieces: AsyncIterator[bytes],
+        sse_decoder: SseDecoder,
         protocol: str,
     ) -> None:
-        self.protocol = protocol
-        self._reply = reply
         self.first_events = first_events
-        self.remaining_bytes = remaining_bytes
-        self.decoder = decoder
+        self.protocol = protocol
         self.status = reply.status
         self.headers: Mapping[str, str] = reply.headers
+        self._reply = reply
+        self._pieces = pieces
+        self._sse_decoder = sse_decoder
+        self._has_ended = False
+
+    def iter_events(self) -> AsyncIterator[Sequence[SseEvent]]:
+        """Yields the events after the first ones, those that came together at once.
+
+        Raises:
+            UpstreamUnavailable: while iterating, if the stream breaks off.
+        """
+        return self
+
+    # No generator: one that is left before its end costs a task.
+    def __aiter__(self) -> AsyncIterator[Sequence[SseEvent]]:
+        return self
+
+    async def __anext__(self) -> Sequence[SseEvent]:
+        if self._has_ended:
+            raise StopAsyncIteration
+        try:
+            return self._sse_decoder.feed(await anext(self._pieces))
+        except StopAsyncIteration:
+            self._has_ended = True
+        return drop_cut_events(self._sse_decoder.flush(), self.protocol)
+
+    async def drain(self) -> None:
+        """Reads the rest of a stream whose last event has come: its connection can be used again only then."""
+        await drain_stream(self._pieces)
 
     async def aclose(self) -> None:
         await self._reply.aclose()

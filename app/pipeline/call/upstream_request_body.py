@@ -8,6 +8,7 @@ from collections.abc import Sequence, Set
 import msgspec
 import orjson
 
+from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.provider_dialects import find_provider_dialect
 from app.dialects.request_body import encode_fields
 from app.pipeline.chat_request import ChatRequest
@@ -51,8 +52,14 @@ def build_upstream_body(
         fields["model"] = orjson.dumps(deployment.upstream_model)
     # `metadata` belongs to the stored completion, which we keep. OpenAI refuses it without `store`, which we remove.
     keeps_metadata = request.protocol != "chat" or not request.stores_completion
-    selected = dialect.select_fields(request.protocol, fields, keeps_metadata=keeps_metadata)
-    fields, warnings = selected.fields, [*selected.warnings]
+    warnings: list[str] = []
+    client = request.protocol
+    if client != dialect.client_protocol:
+        translated = CLIENT_DIALECTS[client].translate_to_chat(fields)
+        client, fields, warnings = "chat", translated.fields, [*translated.warnings]
+    selected = dialect.select_fields(client, fields, keeps_metadata=keeps_metadata)
+    fields = selected.fields
+    warnings += selected.warnings
     if messages is None and not selected.keeps_messages:
         messages = request.raw_messages
     if messages is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeGuard
 
 from app.conversation.conversation_types import RESPONSE_ID_PREFIX, Conversation, StoredCompletion
 from app.conversation.item import Item
-from app.dialects.client_dialects import read_kept_parameters
+from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.errors import InvalidRequest
 from app.observability.request_record import timed_step
 from app.observability.tracing import trace_span
@@ -68,7 +68,9 @@ class CompletionWriter:
                 model=request.model,
                 created_at=self._clock(),
                 metadata=_read_metadata(request),
-                parameters=read_kept_parameters(request.protocol, request.raw_fields, request.request_id),
+                parameters=CLIENT_DIALECTS[request.protocol].read_kept_parameters(
+                    request.raw_fields, request.request_id
+                ),
                 instructions=tuple(message.raw.decode() for message in resolved_request.instructions),
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -18,10 +18,12 @@ from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
-from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.answer_decoding import Answer
 from app.dialects.answer_format import AnswerRelay
 from app.dialects.message_rendering import has_encrypted_parts
 from app.dialects.provider_dialects import make_decoder
+from app.dialects.search_rounds import JoinedEvents
+from app.dialects.sse import SseEvent
 from app.dialects.usage import TokenUsage, read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
@@ -47,7 +49,6 @@ from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS
 from app.pipeline.view.standing_requests import build_standing_state
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
-from app.upstream.http.http_client_contract import drain_stream
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import build_cost_object, compute_call_cost_usd
 from app.upstream.routing.router import BufferedReply
@@ -144,14 +145,12 @@ class ResponseDelivery:
         }
         return WholeAnswer(answer_format.render_whole_answer(answer, body, report.render_all_fields(context)), headers)
 
-    async def _read_whole_answer(
-        self, turn: Turn, upstream_answer: UpstreamAnswer
-    ) -> tuple[AnswerDecoder, BufferedReply]:
+    async def _read_whole_answer(self, turn: Turn, upstream_answer: UpstreamAnswer) -> tuple[Answer, BufferedReply]:
         """Reads an answer that is not streamed, after the last round of the search tool; returns its content and the
         reply."""
         try:
             if turn.search_tool_session is not None:
-                upstream_answer = await self._search_tool_loop.run_whole_rounds(turn, upstream_answer)
+                return await self._search_tool_loop.run_whole_rounds(turn, upstream_answer)
             assert isinstance(upstream_answer.reply, BufferedReply)
             reply = upstream_answer.reply
             return parse_whole_answer(reply.body, upstream_answer.deployment, reply.protocol), reply
@@ -173,35 +172,30 @@ class ResponseDelivery:
 
         Releases the leases of the turn.
         """
-        assert isinstance(upstream_answer.reply, StreamReply)
+        reply = upstream_answer.reply
+        assert isinstance(reply, StreamReply)
         log_and_trace_report(turn.request, report)
         source = upstream_answer.deployment.key
         relay = turn.request.answer_format.build_relay(
-            upstream_answer.reply.decoder,
-            make_decoder(upstream_answer.reply.protocol, source),
+            make_decoder(reply.protocol, source),
             report.render_status_fields(),
             functools.partial(_render_last_fields, report, upstream_answer.deployment, turn.search_tool_session),
             include_usage=turn.request.wants_usage,
             source=source,
         )
         is_over = False
-        pieces = upstream_answer.reply.remaining_bytes
         try:
-            if frames := relay.relay_events(upstream_answer.reply.first_events):
+            if frames := _relay_events(relay, reply.first_events):
                 yield frames
             try:
                 if not relay.has_ended:
-                    async for piece in pieces:
-                        if frames := relay.feed(piece):
+                    async for events in reply.iter_events():
+                        if frames := _relay_events(relay, events):
                             yield frames
                         if relay.has_ended:
                             break
-                    else:
-                        if frames := relay.flush():
-                            yield frames
                 if relay.is_upstream_done:
-                    # The connection can be used again only if its response has been read to the end.
-                    await drain_stream(pieces)
+                    await reply.drain()
                 relay.record_stream_end()
             except UpstreamUnavailable as broken:
                 relay.record_stream_end(broken)
@@ -361,7 +355,7 @@ class ResponseDelivery:
         turn: Turn,
         view: View,
         upstream_answer: UpstreamAnswer,
-        provider_answer: AnswerDecoder,
+        provider_answer: Answer,
         message: Item,
         report: ContextReport,
         context: Mapping[str, Any],
@@ -541,6 +535,14 @@ def _is_single_write(turn: Turn, message: Item) -> bool:
 
 def _has_succeeded(work: asyncio.Future[None]) -> bool:
     return not work.cancelled() and work.exception() is None
+
+
+def _relay_events(relay: AnswerRelay, events: Sequence[SseEvent]) -> bytes:
+    """Renders the frames for events, and for what is said in their place."""
+    frames = relay.relay_events(events) if events else b""
+    if isinstance(events, JoinedEvents) and events.values and not relay.has_ended:
+        frames += relay.relay_values(events.values)
+    return frames
 
 
 def _render_last_fields(

@@ -68,19 +68,18 @@ def relayed(
     pieces: Sequence[bytes], *, include_usage: bool = False, early: CompactionProgressStream | None = None
 ) -> tuple[bytes, ChatStreamSplicer]:
     relay = ChatStreamSplicer(
-        SseDecoder("m"),
         FIELDS,
         lambda _: FIELDS + b',"context":{}',
         include_usage=include_usage,
         progress_stream=early,
         source="m",
     )
-    frames = b""
+    frames, decoder = b"", SseDecoder("m")
     for piece in pieces:
         if not relay.has_ended:
-            frames += relay.feed(piece)
+            frames += relay.relay_events(decoder.feed(piece))
     if not relay.has_ended:
-        frames += relay.flush()
+        frames += relay.relay_events(decoder.flush())
     relay.record_stream_end()
     return frames, relay
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.item import Item
+from app.dialects.answer_decoding import drop_cut_events
 from app.dialects.provider_dialects import make_decoder
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
 from app.dialects.responses.answer_relay import ResponsesStreamRelay
@@ -67,7 +68,6 @@ class RelayedStream:
     ) -> None:
         answer_format = answer_format or make_format()
         self.relay: ResponsesStreamRelay = answer_format.build_relay(
-            SseDecoder("upstream"),
             make_decoder(protocol, "upstream"),
             STATUS_FIELDS,
             lambda _: ALL_FIELDS,
@@ -76,9 +76,10 @@ class RelayedStream:
         )
         relay = self.relay
         frames: list[bytes] = []
-        frames += [relay.feed(piece) for piece in pieces if not relay.has_ended]
+        sse_decoder = SseDecoder("upstream")
+        frames += [relay.relay_events(sse_decoder.feed(piece)) for piece in pieces if not relay.has_ended]
         if not relay.has_ended and broken_by is None:
-            frames.append(relay.flush())
+            frames.append(relay.relay_events(drop_cut_events(sse_decoder.flush(), protocol)))
         relay.record_stream_end(broken_by)
         answer = relay.answer
         self.message: Item | None = None

@@ -11,7 +11,7 @@ import pytest
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
-from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.answer_decoding import Answer
 from app.dialects.answer_format import EventStyle
 from app.dialects.body.message import ChatMessage
 from app.dialects.items.message import ResponsesMessage
@@ -64,7 +64,7 @@ def make_completion(message: Mapping[str, Any], finish_reason: str) -> bytes:
     return orjson.dumps({"id": "chatcmpl-1", "model": "provider-model", "choices": [choice], "usage": USAGE})
 
 
-def read_whole(answer_format: ResponsesAnswerFormat, body: bytes, protocol: str = "openai") -> AnswerDecoder:
+def read_whole(answer_format: ResponsesAnswerFormat, body: bytes, protocol: str = "openai") -> Answer:
     """Reads a provider's body, as the pipeline does before the answer is rendered."""
     answer = make_decoder(protocol, "upstream")
     answer.add_whole(body)

@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from app.dialects.answer_decoding import drop_cut_events
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
-from app.dialects.chat.stream_encoder import ChunkTranslator, encode_completion
+from app.dialects.chat.stream_encoder import ChatStreamEncoder, encode_completion
 from app.dialects.responses.stream_decoder import ResponsesStreamDecoder
 from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
 from app.errors import UpstreamUnavailable
@@ -70,9 +70,14 @@ def decode(frames: bytes) -> list[SseEvent]:
 
 def translate_stream(pieces: Iterable[bytes]) -> list[SseEvent]:
     cutter, decoder = SseDecoder(), ResponsesStreamDecoder()
-    translator = ChunkTranslator(decoder)
-    events = [chunk for piece in pieces for chunk in translator.translate(cutter.feed(piece))]
-    return events + translator.translate([*drop_cut_events(cutter.flush(), decoder)])
+    encoder = ChatStreamEncoder()
+    events = [event for piece in pieces for event in cutter.feed(piece)]
+    chunks: list[bytes] = []
+    for event in [*events, *drop_cut_events(cutter.flush(), decoder.protocol)]:
+        if event.data and not decoder.has_ended:
+            chunks += map(encoder.encode, decoder.decode(event.data.strip(), event.name))
+            chunks += [DONE_DATA] if decoder.is_complete else []
+    return [SseEvent(b"", chunk) for chunk in chunks if chunk]
 
 
 def chunks_in(events: Iterable[SseEvent]) -> list[dict[str, Any]]:

@@ -180,7 +180,7 @@ async def test_an_error_chunk_at_the_start_is_told_in_the_stream() -> None:
 async def test_a_fault_of_our_own_in_a_stream_is_told_without_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     upstream = ScriptedUpstream(Reply(pieces=[BEGUN[0], 0.05, *BEGUN[1:], chunk({}, "stop"), DONE]))
     async with world(upstream) as w:
-        answer = await broken(monkeypatch, w, "feed")
+        answer = await broken(monkeypatch, w, "record_stream_end")
     events = chunks(answer)
     assert check_failed(events)["code"] == "internal_error"
     assert "secret" not in answer.text

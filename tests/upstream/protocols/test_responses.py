@@ -98,8 +98,8 @@ async def test_replies_come_untouched() -> None:
         reply, error_body = await made.read(stream=True)
         assert isinstance(reply, StreamReply)
         events = [*reply.first_events]
-        async for piece in reply.remaining_bytes:
-            events += reply.decoder.feed(piece)
+        async for more in reply.iter_events():
+            events += more
         await reply.aclose()
 
     assert isinstance(whole, BufferedReply)
@@ -184,8 +184,8 @@ async def test_a_stream_that_breaks_off_has_no_end(ending: tuple[object, ...]) -
         assert isinstance(reply, StreamReply)
         body = b""
         try:
-            async for piece in reply.remaining_bytes:
-                body += piece
+            async for events in reply.iter_events():
+                body += b"".join(event.raw for event in events)
         except UpstreamUnavailable:
             assert ending
         else:
