@@ -94,8 +94,12 @@ def build_console_routes(
 
     @routes.get("/console/session")
     async def session(request: Request) -> Response:
-        scopes = await auth.list_scopes(read_headers(request.scope))
-        answer = build_json_response({**gateway_facts, "scopes": scopes, "operator": "admin" in scopes})
+        headers = read_headers(request.scope)
+        scopes = await auth.list_scopes(headers)
+        is_operator = "admin" in scopes
+        # The tenant in which an operator may write without writing into anybody's conversations.
+        own = {"tenant": (await auth.authenticate(headers, "admin")).tenant} if is_operator else {}
+        answer = build_json_response({**gateway_facts, "scopes": scopes, "operator": is_operator, **own})
         answer.headers.update({**CONSOLE_HEADERS, "cache-control": "no-store"})
         return answer
 
