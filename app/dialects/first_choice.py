@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.answer_events import AnswerValue, CallBegin, Text
-from app.dialects.body.message_fields import extract_text
+from app.dialects.answer_events import AnswerValue
+from app.dialects.assembled_answer import AssembledAnswer
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
-
-PARAGRAPH_BREAK: Final = "\n\n"
 
 
 class FirstChoice(msgspec.Struct, frozen=True):
@@ -35,34 +33,12 @@ class FirstChoice(msgspec.Struct, frozen=True):
         return self.finish == "content_filter"
 
 
-def read_decoded_choice(answer: AnswerDecoder, values: Iterable[AnswerValue]) -> FirstChoice:
-    """Reads the first choice of an answer.
+def read_first_choice(answer: AnswerDecoder, values: Sequence[AnswerValue]) -> FirstChoice:
+    """Reads the first choice of an answer. What the answer lacks is empty.
 
     Args:
         values: what the decoder said.
     """
-    if isinstance(answer, ChatStreamDecoder):
-        choice = {"message": answer.build_message(), "finish_reason": answer.finish}
-        return read_first_choice({"choices": [choice], "usage": answer.usage})
-    blocks: dict[int | None, str] = {}
-    has_calls = False
-    for value in values:
-        if isinstance(value, Text):
-            blocks[value.block] = blocks.get(value.block, "") + value.text
-        has_calls = has_calls or isinstance(value, CallBegin)
-    return FirstChoice(PARAGRAPH_BREAK.join(blocks.values()), has_calls, answer.finish or "", answer.usage)
-
-
-def read_first_choice(body: Mapping[str, Any]) -> FirstChoice:
-    """Reads a decoded completion object. What it lacks, or has in another form, is empty."""
-    choices, usage = body.get("choices"), body.get("usage")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    choice = first if isinstance(first, dict) else {}
-    raw_message = choice.get("message")
-    message = raw_message if isinstance(raw_message, dict) else {}
-    return FirstChoice(
-        text=extract_text(message.get("content")),
-        has_calls=bool(message.get("tool_calls") or message.get("function_call")),
-        finish=str(choice.get("finish_reason") or ""),
-        usage=usage if isinstance(usage, dict) else None,
-    )
+    # A chat message has more than its values say, such as a deprecated call.
+    item = answer.build_item() if isinstance(answer, ChatStreamDecoder) else AssembledAnswer(values).build_item()
+    return FirstChoice(item.text, item.calls_tools, answer.finish or "", answer.usage)

@@ -7,6 +7,7 @@ Each field of OpenAI's types has a fate, which `docs/responses.md` shows: it is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -15,7 +16,6 @@ import orjson
 
 from app.conversation.item import CountedSchemas
 from app.dialects.body.counted_content import read_schemas
-from app.dialects.chat.request_fields import OUTPUT_LIMIT_FIELDS, is_non_reasoning_model
 from app.dialects.request_body import decode_field
 from app.dialects.responses.request import decode_typed_field
 from app.dialects.responses.tools import (
@@ -143,6 +143,10 @@ INCLUDABLE: Final = frozenset(
 )
 """OpenAI's values of `include`. All but the first are about items that Chat Completions does not have, or that the
 gateway itself keeps."""
+OUTPUT_LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
+_NON_REASONING_MODELS: Final = re.compile(r"chatgpt-4o|gpt-[34]")
+"""How the names of OpenAI's other models begin. They refuse requests for encrypted reasoning: "Encrypted content is not
+supported with this model". Models with other names are not OpenAI's."""
 MAX_WARNED_FIELDS: Final = 16
 
 
@@ -381,6 +385,11 @@ def _may_reason(fields: Mapping[str, bytes]) -> bool:
     """Says whether a model may think before it answers, so that it takes requests for encrypted reasoning."""
     model = decode_field(fields, "model")
     return bool(decode_field(fields, "reasoning")) or not is_non_reasoning_model(str(model))
+
+
+def is_non_reasoning_model(upstream_model: str) -> bool:
+    """Returns whether the name is that of an OpenAI model that does not reason."""
+    return _NON_REASONING_MODELS.match(upstream_model.rpartition("/")[2]) is not None
 
 
 def _is_includable(value: object) -> bool:

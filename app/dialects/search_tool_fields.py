@@ -3,7 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -90,11 +90,6 @@ def is_search_call(call: Mapping[str, Any]) -> bool:
 def parse_search_call(call: Mapping[str, Any]) -> SearchToolQuery | InvalidArguments:
     """Parses what a call of the search tool asks for."""
     return parse_search_arguments(call["function"].get("arguments"))
-
-
-def build_call_message(message: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> ChatMessage:
-    """Builds the message with the calls of a round, for the next round's prompt."""
-    return ChatMessage.from_body({**message, "tool_calls": [shorten_call_arguments(call) for call in calls]})
 
 
 def build_result_message(call: Mapping[str, Any], text: str) -> ChatMessage:

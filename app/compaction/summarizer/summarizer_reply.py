@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import orjson
-
 from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
 from app.dialects.answer_events import AnswerValue
-from app.dialects.first_choice import FirstChoice, read_decoded_choice, read_first_choice
+from app.dialects.first_choice import FirstChoice, read_first_choice
 from app.dialects.provider_dialects import make_decoder
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamRefused, UpstreamUnavailable
@@ -42,28 +40,8 @@ async def read_completion(
     raw = await reply.read()
     if reply.status != STATUS_OK:
         raise UpstreamRefused(reply.status, raw, reply.headers)
-    if answer.protocol == "openai":
-        return _decode_completion(raw)
     answer.add_whole(raw)
-    # A failure with status 200 is told by its own words.
-    if answer.error_data is not None:
-        return _decode_completion(answer.error_data)
-    return read_decoded_choice(answer, answer.decode_whole(raw))
-
-
-def _decode_completion(raw: bytes) -> FirstChoice:
-    """Decodes the body of a completion that is not streamed.
-
-    Raises:
-        UpstreamUnavailable: it is not a JSON object.
-    """
-    try:
-        completion = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise UpstreamUnavailable("The summarizer's answer is not valid JSON.") from error
-    if not isinstance(completion, dict):
-        raise UpstreamUnavailable("The summarizer's answer is not a JSON object.")
-    return read_first_choice(completion)
+    return read_first_choice(answer, () if answer.error_data else answer.decode_whole(raw))
 
 
 async def _read_stream(
@@ -85,7 +63,7 @@ async def _read_stream(
         # A complete answer stands even if the connection broke afterwards: only `[DONE]` or the usage is missing.
         if not answer.is_complete:
             raise
-    return read_decoded_choice(answer, values)
+    return read_first_choice(answer, values)
 
 
 def _decode_events(answer: AnswerDecoder, events: Sequence[SseEvent]) -> list[AnswerValue]:

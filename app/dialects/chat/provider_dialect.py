@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence, Set
 from typing import Final, Literal
 
 import orjson
 
-from app.dialects.chat.request_fields import ask_for_usage, lower_output_limit
-from app.dialects.chat.stream_decoder import ChatStreamDecoder, starts_chat_answer
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.message_rendering import render_messages_for_chat
 from app.dialects.provider_dialect import RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_field
+from app.dialects.request_translation import OUTPUT_LIMIT_FIELDS
 
+ANSWER_KEY: Final = b'"choices"'
+"""Data with this key is an answer, not an error, even if its text speaks of context windows."""
 GATEWAY_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
 
 
@@ -27,7 +28,9 @@ class ChatProviderDialect:
         return ChatStreamDecoder(source_name)
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
-        return starts_chat_answer(data, name)
+        if not data.strip():
+            return None
+        return True if ANSWER_KEY in data else data
 
     def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
         selected = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
@@ -39,10 +42,14 @@ class ChatProviderDialect:
         return RenderedMessages(messages, warnings=warnings)
 
     def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-        return ask_for_usage(functools.partial(decode_field, fields))
+        options = {**(decode_field(fields, "stream_options") or {}), "include_usage": True}
+        return {"stream_options": orjson.dumps(options)}
 
     def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
-        return lower_output_limit(functools.partial(decode_field, fields), limit)
+        values = {name: value for name in OUTPUT_LIMIT_FIELDS if (value := decode_field(fields, name)) is not None}
+        # Some servers read 0 or a negative limit as "no limit".
+        too_high = [name for name, value in values.items() if value > limit or value <= 0]
+        return dict.fromkeys(too_high if values else ["max_tokens"], b"%d" % limit)
 
 
 def remove_own_metadata(fields: dict[str, bytes], *, keeps_metadata: bool) -> dict[str, bytes]:

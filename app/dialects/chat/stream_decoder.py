@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -23,13 +23,6 @@ from app.dialects.chat.choice_values import PROTOCOL, ChoiceValues
 from app.dialects.chat.stream_frames import ERROR_EVENT, decode_chunk, parse_integer
 from app.dialects.sse import DONE_DATA
 from app.errors import UpstreamUnavailable
-
-
-def starts_chat_answer(data: bytes, name: bytes) -> bytes | Literal[True] | None:
-    """Tells whether the first event of a stream is a part of an answer; as of `ProviderDialect.find_answer_start`."""
-    if not data.strip():
-        return None
-    return True if ANSWER_KEY in data else data
 
 
 class _ChunkChoice(msgspec.Struct, gc=False):
@@ -54,8 +47,6 @@ SAID_MEMBERS: Final = frozenset({"id", "object", "created", "model", "choices", 
 """Members of a chunk that values say, or that make no sense in joined answers."""
 SAID_FIELDS: Final = frozenset({"role", "content", "reasoning_content", "refusal", "tool_calls", "annotations"})
 """Fields of a message that values say in full; of calls, see `ChoiceValues`."""
-ANSWER_KEY: Final = b'"choices"'
-"""Data with this key is an answer, not an error, even if its text speaks of context windows."""
 _HAS_LOGPROBS: Final = re.compile(rb'"logprobs"\s*:\s*\{').search
 
 
