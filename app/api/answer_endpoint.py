@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -78,6 +80,8 @@ def _too_many_error(name: str, count: int, max_count: int, limited: str) -> Inva
 
 log = logging.getLogger(__name__)
 
+SILENCE_SECONDS: Final = 15.0
+"""Proxies cut silent connections after 30 to 60 seconds."""
 JSON_HEADERS: Final = {"content-type": "application/json"}
 STREAM_HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -104,6 +108,7 @@ class AnswerEndpoint:
         parse_request: parses a request of the endpoint's protocol.
         list_limits: the limits for lists in a request.
         extra_headers: sent with every answer; the simulated model announces itself by them.
+        silence_seconds: the longest time between two frames of a stream that has begun.
     """
 
     def __init__(
@@ -114,8 +119,10 @@ class AnswerEndpoint:
         list_limits: RequestListLimits,
         *,
         extra_headers: Mapping[str, str],
+        silence_seconds: float = SILENCE_SECONDS,
         metrics: Metrics = NO_METRICS,
     ) -> None:
+        self._silence_seconds = silence_seconds
         self._request_coalescing = request_coalescing
         self._authenticator = authenticator
         self._parse_request = parse_request
@@ -186,7 +193,8 @@ class AnswerEndpoint:
         if isinstance(answer, WholeAnswer):
             await self._send_json(answer, client)
         else:
-            await self._send_stream(answer, request_id, client, waiter.answer_format)
+            silence_seconds = self._silence_seconds if waiter.accepts_events else math.inf
+            await self._send_stream(answer, request_id, client, waiter.answer_format, silence_seconds)
 
     async def _send_shutdown_error(self, scope: Scope, client: _ResponseSender, answer_format: AnswerFormat) -> None:
         """Tells the client that the server stops before its answer is complete: as an error response if nothing is sent
@@ -208,7 +216,12 @@ class AnswerEndpoint:
         await client.send({"type": "http.response.body", "body": answer.body})
 
     async def _send_stream(
-        self, answer: StreamedAnswer, request_id: str, client: _ResponseSender, answer_format: AnswerFormat
+        self,
+        answer: StreamedAnswer,
+        request_id: str,
+        client: _ResponseSender,
+        answer_format: AnswerFormat,
+        silence_seconds: float,
     ) -> None:
         """Sends the frames of a stream as they come. An unexpected failure is sent as an error frame, because the
         status is already sent.
@@ -218,10 +231,14 @@ class AnswerEndpoint:
         """
         send = client.send
         async with aclosing(answer.frames) as frames:
+            heartbeat = None
             try:
                 async for frame in frames:
                     if not client.has_sent_head:
                         await self._send_stream_head(answer, client)
+                        if silence_seconds < math.inf:
+                            heartbeat = _Heartbeat(client, answer_format, silence_seconds)
+                    client.last_sent_at = time.monotonic()
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
             except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
                 if not client.has_sent_head:
@@ -230,6 +247,9 @@ class AnswerEndpoint:
                 record_error(failure)
                 frame = answer_format.render_error_frames(failure)
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
+            finally:
+                if heartbeat is not None:
+                    heartbeat.stop()
             client.has_sent_all = True
             await send({"type": "http.response.body", "body": b""})
 
@@ -256,12 +276,46 @@ class _ResponseSender(msgspec.Struct):
 
     Attributes:
         send: sends an ASGI message.
+        last_sent_at: when the last frame of a stream was sent, on the monotonic clock.
         has_sent_head, has_sent_all: the head, or the last piece, is sent or is being sent.
     """
 
     send: Send
     has_sent_head: bool = False
     has_sent_all: bool = False
+    last_sent_at: float = 0.0
+
+
+class _Heartbeat:
+    """Sends a frame without content whenever nothing was sent for a while: proxies and clients cut silent streams.
+
+    It has a timer and no task, because nearly every stream ends before its first beat.
+    """
+
+    def __init__(self, client: _ResponseSender, answer_format: AnswerFormat, silence_seconds: float) -> None:
+        self._client = client
+        self._answer_format = answer_format
+        self._silence_seconds = silence_seconds
+        self._sending: asyncio.Future[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(silence_seconds, self._beat)
+
+    def _beat(self) -> None:
+        client, now = self._client, time.monotonic()
+        silent_seconds = now - client.last_sent_at
+        is_due = silent_seconds >= self._silence_seconds and (self._sending is None or self._sending.done())
+        if is_due and (frame := self._answer_format.render_heartbeat()):
+            client.last_sent_at, silent_seconds = now, 0.0
+            self._sending = asyncio.ensure_future(self._send(frame))  # noqa: TID251 - cancelled by `stop`
+        remaining = max(self._silence_seconds - silent_seconds, self._silence_seconds / 10)
+        self._timer = asyncio.get_running_loop().call_later(remaining, self._beat)
+
+    async def _send(self, frame: bytes) -> None:
+        await self._client.send({"type": "http.response.body", "body": frame, "more_body": True})
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
 
 
 class _DisconnectWatcher:

@@ -336,6 +336,7 @@ class Gateway:
                 parse_request,
                 RequestListLimits(limits.max_messages, limits.max_tools),
                 extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
+                silence_seconds=self.dependencies.silence_seconds,
                 metrics=self.metrics,
             )
             for parse_request in (parse_chat_request, self.responses_parser.parse, parse_messages_request)

@@ -68,6 +68,9 @@ class AnswerRelay(Protocol):
     def relay_values(self, values: Sequence[AnswerValue]) -> bytes:
         """Renders the frames for what the answer says, in the place of events. After that no event is relayed."""
 
+    def render_heartbeat(self) -> bytes:
+        """Renders a frame without content; empty if the answer has not begun or is complete."""
+
     def record_stream_end(self, stream_error: UpstreamUnavailable | None = None) -> None:
         """Notes that no more bytes come, and that the answer is incomplete if its end is missing."""
 
@@ -145,7 +148,8 @@ class AnswerFormat(Protocol):
         """Renders the first frames, with the event that a compaction has started."""
 
     def render_heartbeat(self) -> bytes:
-        """Renders a frame without content, so that the client's read timeout does not expire."""
+        """Renders a frame without content, so that the client's read timeout does not expire: during a compaction, and
+        while the provider pauses. Empty if there is nothing that it could belong to."""
 
     def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
         """Renders the frame with the outcome of the compaction.

@@ -369,7 +369,7 @@ async def test_a_conversation_is_listed_exported_and_shown_with_every_message_on
         kinds = ["message", "reasoning", "message", "function_call", "function_call_output", "message"]
         assert [item["type"] for item in items] == kinds
         view = (await w.client.get(f"{url}/items/{items[-1]['id']}/context", headers=key)).json()
-        assert [one["role"] for one in view["messages"]] == ["user", "assistant", "tool"]
+        assert [one["role"] for one in view["messages"]["data"]] == ["tool", "assistant", "user"]
         assert "Let me look." in json.dumps(view)
         exported = (await w.client.get(f"{url}/export", headers=key)).content
         assert exported.splitlines() == await w.raw_log()

@@ -185,6 +185,9 @@ class ToyRelay(StreamRelay):
         self.answer.add(values)
         return encode(values)
 
+    def render_heartbeat(self) -> bytes:
+        return b""
+
     def render_end(self, changed_fields: bytes | None = None) -> bytes:
         return b'data: {"over":true}\n\n'
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import httpx
 
+from app.assembly.dependencies import Dependencies
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest
 from app.simulator.messages_checks import check_messages_request, sign_thinking
@@ -193,12 +194,15 @@ def join_message(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def messages_world(
-    upstream: ScriptedUpstream, *others: ScriptedUpstream, **options: Any
+    upstream: ScriptedUpstream,
+    *others: ScriptedUpstream,
+    dependencies: Dependencies = TEST_DEPENDENCIES,
+    **options: Any,
 ) -> AsyncIterator[MessagesWorld]:
     """A gateway over a store in memory. The class of each upstream tells the protocol of its provider; their names are
     `upstream`, `second`, `third`."""
     store = MemoryStore(clock=lambda: datetime.now(UTC))
-    surroundings = dataclasses.replace(TEST_DEPENDENCIES, create_store=lambda *_, **__: store)
+    surroundings = dataclasses.replace(dependencies, create_store=lambda *_, **__: store)
     async with AsyncExitStack() as stack:
         providers: dict[str, dict[str, Any]] = {}
         for name, served in zip(("upstream", "second", "third"), (upstream, *others), strict=False):

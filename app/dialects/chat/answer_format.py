@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -24,13 +25,15 @@ from app.errors import GatewayError
 class ChatAnswerFormat:
     """Writes one chat completion. The provider's bytes are relayed, with our fields added."""
 
-    __slots__ = ("_log_message", "_progress_stream", "answer_id")
+    __slots__ = ("_find_relay", "_log_message", "_progress_stream", "answer_id")
 
     protocol = ChatStreamDecoder.protocol
     answer_id: str | None
 
     def __init__(self) -> None:
         self.answer_id = None
+        # Weak, since the relay may lead back here: a reference cycle would hold the request after its end.
+        self._find_relay: Callable[[], ChatStreamSplicer | None] = lambda: None
         self._log_message: Item | None = None
         self._progress_stream: CompactionProgressStream | None = None
 
@@ -64,7 +67,7 @@ class ChatAnswerFormat:
     ) -> ChatStreamSplicer:
         progress, is_foreign = self._progress_stream, answer.protocol != self.protocol
         answer.tells_others = not is_foreign
-        return ChatStreamSplicer(
+        relay = ChatStreamSplicer(
             fields,
             render_last_fields,
             include_usage=include_usage,
@@ -72,6 +75,8 @@ class ChatAnswerFormat:
             source=source,
             foreign_decoder=answer if is_foreign or progress is not None else None,
         )
+        self._find_relay = weakref.ref(relay)
+        return relay
 
     def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
         self._progress_stream = CompactionProgressStream(
@@ -83,8 +88,9 @@ class ChatAnswerFormat:
         return self._progress_stream.render_start(event)
 
     def render_heartbeat(self) -> bytes:
-        assert self._progress_stream is not None
-        return self._progress_stream.render_heartbeat()
+        if (relay := self._find_relay()) is not None:
+            return relay.render_heartbeat()
+        return b"" if self._progress_stream is None else self._progress_stream.render_heartbeat()
 
     def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
         assert self._progress_stream is not None

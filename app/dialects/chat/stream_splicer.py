@@ -68,6 +68,7 @@ class ChatStreamSplicer(StreamRelay):
         self._render_last_fields = render_last_fields
         self._include_usage = include_usage
         self._progress_stream = progress_stream
+        self._first_chunk: bytes | None = None
         self._last_chunk: bytes | None = None
         """The provider's chunk that completed the answer."""
         self._is_last_chunk_held = False
@@ -106,6 +107,8 @@ class ChatStreamSplicer(StreamRelay):
     def _render_frame(self, data: bytes, name: bytes) -> bytes:
         """Renders the frame for one upstream event; empty if the client must not see the event."""
         answer = self.answer
+        if self._first_chunk is None:
+            self._first_chunk = data
         was_complete = answer.is_complete
         usage_before = answer.usage
         has_choice = answer.add_chunk(data)
@@ -122,6 +125,16 @@ class ChatStreamSplicer(StreamRelay):
             self._last_chunk, self._is_last_chunk_held = data, True
             return held_frame + (b"" if answer.usage is None else self._release_last_chunk())
         return held_frame + self._render_chunk(data, self._fields)
+
+    def render_heartbeat(self) -> bytes:
+        if self._first_chunk is None or self.has_ended or self.answer.is_complete:
+            return b""
+        if self._progress_stream is not None:
+            return self._progress_stream.render_heartbeat()
+        first = decode_chunk(self._first_chunk)
+        identity = {name: first[name] for name in IDENTITY_FIELDS if name in first}
+        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": None}
+        return self._render_chunk(encode_chunk({**identity, "choices": [choice]}), self._fields)
 
     def _release_last_chunk(self) -> bytes:
         """Renders the chunk that completed the answer, with all our fields, if it is still held."""

@@ -103,7 +103,8 @@ class MessagesAnswerFormat:
         return self._render_progress(event)
 
     def render_heartbeat(self) -> bytes:
-        return write_event("ping", {})
+        relay = self._find_relay()
+        return write_event("ping", {}) if relay is None else relay.render_heartbeat()
 
     def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
         return self._render_progress(event)
@@ -227,6 +228,10 @@ class MessagesStreamRelay(StreamRelay):
 
     def build_answer_message(self) -> Item:
         return build_log_message(self.answer, self._encoder)
+
+    def render_heartbeat(self) -> bytes:
+        can_wait = self._has_begun and not self.answer.is_complete and self.end is None
+        return write_event("ping", {}) if can_wait else b""
 
     def render_end(self, changed_fields: bytes | None = None) -> bytes:
         answer = self.answer

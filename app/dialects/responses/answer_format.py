@@ -129,7 +129,10 @@ class ResponsesAnswerFormat:
 
     def render_heartbeat(self) -> bytes:
         # An event, not a comment: clients such as Codex count the time since the last event.
-        return self._lifecycle.write_progress(self._progress_fields)
+        if (relay := self._find_relay()) is not None:
+            return relay.render_heartbeat()
+        is_running = self._lifecycle.has_begun and self._lifecycle.end is None
+        return self._lifecycle.write_progress(self._progress_fields) if is_running else b""
 
     def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
         self._progress_fields = fields

@@ -77,6 +77,11 @@ class ResponsesStreamRelay(StreamRelay):
             self.is_upstream_done = self.has_ended = True
         return frames
 
+    def render_heartbeat(self) -> bytes:
+        if self.has_ended or self.answer.is_complete or not self._lifecycle.has_begun:
+            return b""
+        return self._lifecycle.write_progress(self._fields, self.answer.model)
+
     def relay_values(self, values: Sequence[AnswerValue]) -> bytes:
         answer = self.answer
         if not isinstance(answer, AssembledAnswer):
