@@ -111,6 +111,8 @@ FATES_TO_RESPONSES: Final[Mapping[str, Fate]] = {
     "web_search_options": "refused",
 }
 """What becomes of each field of a chat completion request if the provider speaks the Responses API."""
+MIN_OUTPUT_TOKENS: Final = 16
+"""OpenAI refuses a lower `max_output_tokens`."""
 GATEWAY_FIELDS: Final = frozenset({"context", "conversation", "conversation_id"})
 """The gateway's own fields, in requests of both protocols."""
 WITHHELD_FIELDS: Final = GATEWAY_FIELDS | {
@@ -213,7 +215,7 @@ def translate_fields_to_responses(fields: Mapping[str, bytes]) -> TranslatedFiel
     # OpenAI's newer field comes first and wins. Some local servers read 0 or a negative limit as "no limit".
     limits = [decode_typed_field(fields, name, int) or 0 for name in OUTPUT_LIMIT_FIELDS]
     if limit := next((limit for limit in limits if limit > 0), None):
-        translated["max_output_tokens"] = b"%d" % limit
+        translated["max_output_tokens"] = b"%d" % max(limit, MIN_OUTPUT_TOKENS)
     translated |= _translate_stream_options(fields, dropped)
     return TranslatedFields(translated, render_field_warnings(dropped, "the Responses API"))
 

@@ -419,3 +419,12 @@ async def test_the_search_tool_joins_its_rounds() -> None:
             assert texts.endswith("Fine.")
             assert all(block["type"] == "text" for block in message["content"])
             assert message["stop_reason"] == "end_turn"
+
+
+async def test_a_server_held_thread_is_refused_as_clients_expect_who_then_send_all() -> None:
+    async with messages_world(MessagesUpstream()) as w:
+        answer = await w.ask([USER], thread={"type": "create"})
+        assert (w.rows(), w.upstream.bodies) == (0, [])
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
+    assert error["details"] == {"error_code": "thread_unsupported_request"}

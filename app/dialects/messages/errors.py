@@ -23,6 +23,8 @@ ERROR_TYPES: Final = {
 }
 """The type of an error by its status; other errors of the client are invalid requests, others of the server
 `api_error`."""
+THREAD_UNSUPPORTED: Final = "thread_unsupported_request"
+"""Says that a request must be sent without `thread`, a conversation that Anthropic's servers hold."""
 _OVERFLOW: Final = re.compile(r"maximum context length is (\d+) tokens.*?resulted in (\d+) tokens\.?", re.DOTALL)
 """OpenAI's words for a prompt that is too long."""
 
@@ -39,7 +41,10 @@ def build_error_body(error: GatewayError, request_id: str) -> bytes:
         # Clients such as Claude Code look for these words.
         message = _OVERFLOW.sub(r"prompt is too long: \2 tokens > \1 maximum.", message.removeprefix("This model's "))
     kind = ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id})
+    details = {"details": {"error_code": error.code}} if error.code == THREAD_UNSUPPORTED else {}
+    return orjson.dumps(
+        {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
+    )
 
 
 def is_own_error(body: bytes) -> bool:

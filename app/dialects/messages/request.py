@@ -12,6 +12,7 @@ import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.conversation.names import check_name
+from app.dialects.messages.errors import THREAD_UNSUPPORTED
 from app.dialects.messages.message import MessagesMessage, render_native_message
 from app.dialects.request_body import check_request_names, decode_field
 from app.errors import InvalidRequest
@@ -84,6 +85,13 @@ def parse_messages_fields(
     Raises:
         InvalidRequest: a field is missing or invalid; message and `param` name the place.
     """
+    if "thread" in fields:
+        # Anthropic's clients then go on without a thread.
+        raise InvalidRequest(
+            "thread: This gateway holds no threads. Send the full conversation without `thread`.",
+            code=THREAD_UNSUPPORTED,
+            param="thread",
+        )
     model = decode_field(fields, "model")
     if not isinstance(model, str) or not model:
         raise _build_error("model", "Field required" if model is None else "Input should be a valid string")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Final, Literal
+from typing import Literal
 
 from app.dialects.chat.provider_dialect import remove_own_metadata
 from app.dialects.message_rendering import needs_rendering_for_responses, render_messages_for_responses
 from app.dialects.provider_dialect import RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_field
-from app.dialects.request_translation import select_fields_for_responses, translate_fields_to_responses
+from app.dialects.request_translation import (
+    MIN_OUTPUT_TOKENS,
+    select_fields_for_responses,
+    translate_fields_to_responses,
+)
 from app.dialects.responses.stream_decoder import ResponsesStreamDecoder, starts_response
-
-MIN_OUTPUT_TOKENS: Final = 16
-"""OpenAI refuses a lower `max_output_tokens`."""
 
 
 class ResponsesProviderDialect:
