@@ -26,7 +26,8 @@ MAX_READ_CHARS: Final = 100_000
 MAX_VALUE_CHARS: Final = 120
 """A longer word, such as base64, is no value."""
 MIN_TELLING_CHARS: Final = 4
-"""A shorter value, such as `45`, may stand anywhere: it is never important, and needs words before it."""
+"""A shorter value, such as `$45`, may stand anywhere: it is never important. A shorter number stands only in the
+passage of another value."""
 WORDS_BEFORE: Final = 3
 MAX_CHARS_BEFORE: Final = 40
 MAX_JOINING_CHARS, MAX_PASSAGE_CHARS = 16, 100
@@ -56,7 +57,6 @@ _ORDINARY: Final = re.compile(
 )
 """Has the form of a value and is none: one digit, `7th`, `e.g`, `and/or`, two sentences without a space."""
 _TRIMMED_LEFT, _TRIMMED_RIGHT = ":%-.", ".,;!?:-+~\\"
-_LETTER: Final = re.compile(r"[^\W\d_]")
 _NUMBER: Final = re.compile(r"[+-]?[$€£¥]?\d[\d.,]*%?")
 _SEGMENT_END: Final = re.compile(r'\n|(?<=[.!?;])\s|(?<=[。！？])|[{}…]|,\s*(?=["{\[])')
 """Ends a line, a sentence, or a member of a JSON object. Words beyond it do not belong to a value."""
@@ -145,7 +145,7 @@ def _add_text(
             position = len(values)
             for start, end in spans:
                 word = segment[start:end]
-                if len(word) < MIN_TELLING_CHARS and _NUMBER.fullmatch(word) and not _LETTER.search(before):
+                if len(word) < MIN_TELLING_CHARS and word.isdigit():
                     continue
                 value = values.setdefault(word.casefold(), Value(word, before, passage, position, list_lengths[before]))
                 list_lengths[before] += 1
