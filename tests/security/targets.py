@@ -7,7 +7,6 @@ Whatever comes, the answer is a value or an error of ours; anything else, slowne
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, get_args
 
@@ -16,7 +15,7 @@ import orjson
 
 from app.api.chat_request_parser import parse_chat_request
 from app.api.request_options import READ_HEADERS
-from app.compaction.acceptance.value_finding import MentionCollector
+from app.compaction.acceptance.values_appendix import collect_values
 from app.compaction.summarizer.transcript import build_transcript_entries, render_fenced_transcript
 from app.context.count.image_tokens import count_image_tokens
 from app.conversation.conversation_types import LogMessage
@@ -35,7 +34,7 @@ from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.chat_request import Caller
-from app.upstream.http.decompression import STEP_OUTPUT_BYTES, Decompressor
+from app.upstream.http.decompression import STEP_OUTPUT_BYTES, Decompressor, NotCompressedAsAnnounced
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.protocols.overflow_detection import detect_overflow
 from app.upstream.provider_contract import ModelDeployment, ProviderQuirks, UpstreamRequest
@@ -48,6 +47,7 @@ fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 ADDED_FIELDS: Final = ("stream_options",)
 
 CUT: Final = b"\xff\x00"
+BROTLI_STEP_BYTES: Final = 1024 * 1024
 """Where a target that takes pieces has its input cut: in no text, and seldom found by chance."""
 SMALL_EVENT_BYTES: Final = 256
 CALLER: Final = Caller(tenant="t")
@@ -181,12 +181,14 @@ def answer(data: bytes) -> None:
 
 def inflated(data: bytes) -> None:
     """A body that is compressed unasked: pieces of bounded size, or an error."""
-    for encoding in ("gzip", "deflate"):
+    for encoding in ("gzip", "deflate", "zstd", "br"):
         inflater = Decompressor(encoding)
+        # Brotli's decoder takes its limit for a hint: it fills the block that it has begun.
+        longest = BROTLI_STEP_BYTES if encoding == "br" else STEP_OUTPUT_BYTES
         try:
             for piece in data.split(CUT):
-                assert all(0 < len(made) <= STEP_OUTPUT_BYTES for made in inflater.decompress(piece))
-        except zlib.error:
+                assert all(0 < len(made) <= longest for made in inflater.decompress(piece))
+        except NotCompressedAsAnnounced:
             continue
 
 
@@ -272,7 +274,7 @@ def _look_at(raw: bytes) -> None:
     extract_message_terms(said)
     assert "\0" not in extract_searchable_text(said) or b"\\u0000" in raw
     orjson.dumps([build_items(entry), build_message_row(entry, 0, is_pinned=False, summary_id=None)])
-    MentionCollector().add_message(entry)
+    collect_values([entry])
     render_fenced_transcript(build_transcript_entries([entry]), 100, len)
 
 
