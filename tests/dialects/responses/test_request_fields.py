@@ -300,7 +300,11 @@ def test_a_limit_that_is_no_integer_is_refused(name: str) -> None:
 
 
 def test_the_newer_limit_wins() -> None:
-    assert to_responses(max_tokens=9, max_completion_tokens=7)["max_output_tokens"] == 7
+    assert to_responses(max_tokens=90, max_completion_tokens=70)["max_output_tokens"] == 70
+
+
+def test_a_limit_that_responses_providers_refuse_becomes_the_least_that_they_take() -> None:
+    assert to_responses(max_tokens=7)["max_output_tokens"] == 16
 
 
 def test_logprobs_are_asked_for_in_both_protocols() -> None:
