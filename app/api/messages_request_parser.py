@@ -39,8 +39,6 @@ def _parse_request(
         item_groups=messages.message_indexes,
         model=messages.model,
         stream=messages.stream,
-        # A stream of this API always ends with the usage.
-        wants_usage=True,
         max_output_tokens=messages.max_output_tokens,
         protocol="messages",
         answer_format=MessagesAnswerFormat(request_id),

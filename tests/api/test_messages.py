@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.dialects.item_decoding import decode_item
-from tests.live import Reply, ScriptedUpstream, chunk, completion
+from tests.live import Reply, ScriptedUpstream, chunk, completion, usage_chunk
 from tests.support.gateway import user
 from tests.support.messages_world import (
     SAID,
@@ -428,3 +428,13 @@ async def test_a_server_held_thread_is_refused_as_clients_expect_who_then_send_a
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
     assert error["details"] == {"error_code": "thread_unsupported_request"}
+
+
+async def test_a_chat_provider_is_asked_for_the_usage_that_a_stream_ends_with() -> None:
+    pieces = [chunk({"role": "assistant", "content": "Fine."}), chunk({}, "stop"), usage_chunk(), b"data: [DONE]\n\n"]
+    async with messages_world(ScriptedUpstream(Reply(pieces=pieces))) as w:
+        events = read_events((await w.ask([USER], stream=True)).content)
+        assert w.upstream.requests[-1]["stream_options"]["include_usage"] is True
+    (last,) = (event for event in events if event["type"] == "message_delta")
+    assert last["usage"]["input_tokens"] > 0
+    assert last["context"]["cost"]["input"] == last["usage"]["input_tokens"]
