@@ -47,7 +47,7 @@ def build_model_routes(model_catalogue: ModelCatalogue, auth: Authenticator) -> 
 
     @routes.get("/models", response_model=ObjectList[ModelObject])
     async def list_models(request: Request, caller: Caller = asks) -> Response:
-        """List models over all providers. With the header `anthropic-version`, in Anthropic's form."""
+        """List models over all providers, by `anthropic-version` in Anthropic's form."""
         models = await model_catalogue.list_models(caller.authorization)
         data = [one for one in models if may_use_model(caller, one["id"])]
         if speaks_messages(request.scope):
