@@ -43,7 +43,7 @@ _FRAME_LINE = re.compile(
 )
 _LABEL = re.compile(
     r"^\s*(?:[-*•]\s+|§?[0-9a-f]{0,8}(?:user|human|assistant|system|developer|summary|tool)(?: [\w.-]{1,60}){0,3}"
-    rf"(?: \(\d{{4}}-\d\d-\d\d\))?:\s*|(?:{NOTED_PREFIX}|Values mentioned:)\s*)",
+    rf"(?: \(\d{{4}}-\d\d-\d\d\))?:\s*|(?:{NOTED_PREFIX}|(?:Values|Also) mentioned:|Seen in results:)\s*)",
     re.IGNORECASE | re.MULTILINE,
 )
 _STOP_TEXT = """

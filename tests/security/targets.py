@@ -15,7 +15,7 @@ import orjson
 
 from app.api.chat_request_parser import parse_chat_request
 from app.api.request_options import READ_HEADERS
-from app.compaction.acceptance.values_appendix import collect_values
+from app.compaction.acceptance.value_finding import MentionCollector
 from app.compaction.summarizer.transcript import build_transcript_entries, render_fenced_transcript
 from app.context.count.image_tokens import count_image_tokens
 from app.conversation.conversation_types import LogMessage
@@ -274,7 +274,7 @@ def _look_at(raw: bytes) -> None:
     extract_message_terms(said)
     assert "\0" not in extract_searchable_text(said) or b"\\u0000" in raw
     orjson.dumps([build_items(entry), build_message_row(entry, 0, is_pinned=False, summary_id=None)])
-    collect_values([entry])
+    MentionCollector().add_message(entry)
     render_fenced_transcript(build_transcript_entries([entry]), 100, len)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import orjson
 
+from app.compaction.acceptance.value_finding import ValueMention
 from app.compaction.acceptance.values_appendix import (
-    Value,
-    compute_kept_share,
+    compute_remaining_worth_share,
     find_missing_values,
     render_appendix,
 )
@@ -19,12 +19,12 @@ from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.body.message import strip_reasoning
 from app.dialects.first_choice import FirstChoice
 
-POOR_SHARE = 0.25
-"""A summary that keeps less than this share of the important values is *poor* (decision 9)."""
+POOR_WORTH_SHARE = 0.25
+"""A summary that keeps less than this share of the important values' worth is *poor* (decision 9)."""
 APPENDIX_SHARE, POOR_APPENDIX_SHARE = 0.4, 0.75
 """The most that the appendix of a good summary, and of a poor one, takes: shares of the summary's limit."""
-MAX_APPENDIX_TOKENS, APPENDIX_DIVISOR = 144, 6
-"""An appendix takes at most a sixth of its summary's limit, or 144 tokens if that is more: every later prompt carries
+MAX_APPENDIX_TOKENS, APPENDIX_DIVISOR = 192, 6
+"""An appendix takes at most a sixth of its summary's limit, or 192 tokens if that is more: every later prompt carries
 it, and a value that it lacks can still be found by a search (decision 17)."""
 MIN_OVERSHOOT_TOKENS = 96
 OVERSHOOT_SHARE = 0.15
@@ -75,7 +75,7 @@ def read_answer_text(answer: FirstChoice) -> str:
 
 
 def append_missing_values(
-    text: str, values: Sequence[Value], *, limit_tokens: int, allowed_tokens: int, count_tokens: CountTokens
+    text: str, values: Sequence[ValueMention], *, limit_tokens: int, allowed_tokens: int, count_tokens: CountTokens
 ) -> str:
     """Appends the values that a summary leaves out, as many as there is room for.
 
@@ -83,14 +83,14 @@ def append_missing_values(
 
     Args:
         text: the summary.
-        values: the values of its range, the most important first.
+        values: the values of its range, in descending order of worth.
         limit_tokens: the most tokens that the summary may have.
         allowed_tokens: the most tokens with which the summary still saves enough.
         count_tokens: counts the tokens of a text.
     """
     missing_values = find_missing_values(values, text)
     size = count_tokens(text)
-    is_poor = compute_kept_share(values, text) < POOR_SHARE
+    is_poor = compute_remaining_worth_share(values, missing_values) < POOR_WORTH_SHARE
     room_tokens = _compute_appendix_room(size, limit_tokens, is_poor=is_poor)
     # A poor summary takes no room from its appendix, because its text can be cut. Two tokens are for the line break
     # between text and appendix.
@@ -104,7 +104,7 @@ def append_missing_values(
 
 
 def choose_values_to_request(
-    text: str, values: Sequence[Value], limit_tokens: int, count_tokens: CountTokens
+    text: str, values: Sequence[ValueMention], limit_tokens: int, count_tokens: CountTokens
 ) -> list[str]:
     """Returns important values that neither the summary nor its appendix has room for.
 
@@ -113,9 +113,10 @@ def choose_values_to_request(
     """
     if limit_tokens < MIN_IMPROVED_LIMIT_TOKENS:
         return []
-    if compute_kept_share(values, text) < POOR_SHARE:
+    important = [value for value in values if value.is_important]
+    missing_values = find_missing_values(important, text)
+    if compute_remaining_worth_share(important, missing_values) < POOR_WORTH_SHARE:
         return []
-    missing_values = find_missing_values([value for value in values if value.is_important], text)
     lines = render_appendix(
         missing_values, _compute_appendix_room(count_tokens(text), limit_tokens, is_poor=False), count_tokens
     )

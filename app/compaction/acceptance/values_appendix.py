@@ -1,232 +1,243 @@
-"""Finds the values that a summary leaves out, and appends them with the words around them, as they stood. Pure.
-
-Promise: a summary does not lose a value that a later tool call needs, because nobody can guess the value again. One
-rule finds values: a word with a digit, or of the form of an identifier, a path or an address. No list of words says
-what a value is or means; a short passage around the value does. A wrong guess costs the few tokens of a passage.
-Ordinary words and names are left to the summarizer.
-"""
+"""Finds the values that a summary leaves out, and renders them as its appendix: lines at its end. Pure."""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+import orjson
+
+from app.compaction.acceptance.value_finding import MentionCollector, MentionSource, ValueMention, find_values
 from app.compaction.summarizer.transcript import CountTokens
 from app.conversation.conversation_types import LogMessage, Summary
-from app.conversation.item import TOOL_RESULT_ROLES
 
-HEADING: Final = "Values mentioned: "
-PASSAGE_GAP: Final = " … "
-MAX_READ_CHARS: Final = 100_000
-"""The most characters of one text that are searched. A longer text is searched in its first and last 50,000."""
-MAX_VALUE_CHARS: Final = 120
-"""A longer word, such as base64, is no value."""
-MIN_TELLING_CHARS: Final = 4
-"""A shorter value, such as `$45`, may stand anywhere: it is never important. A shorter number stands only in the
-passage of another value."""
-WORDS_BEFORE: Final = 3
-MAX_CHARS_BEFORE: Final = 40
-MAX_JOINING_CHARS, MAX_PASSAGE_CHARS = 16, 100
-"""Values with at most so many characters between them share a passage, up to its most characters."""
-LONG_LIST: Final = 16
-"""Values of a list that stand behind so many others come last: a long list must not push out everything else."""
-MIN_APPENDIX_TOKENS: Final = 12
-"""With less room there is no appendix: the heading leaves no room for a value."""
-MAX_RENDERED_VALUES: Final = 512
-"""No room holds more. It bounds the time of rendering."""
+HEADINGS: dict[MentionSource, str] = {
+    "kept": "Values mentioned: ",
+    "assistant": "Also mentioned: ",
+    "result": "Seen in results: ",
+}
+"""The headings of an appendix's lines: important values, other values of messages and of arguments, and values that
+only tool results mention."""
+SECONDARY_SHARE, MIN_SECONDARY_TOKENS = 0.25, 240
+"""Values that are not important may take this share of an appendix's room, or this many tokens if that is more."""
+MIN_APPENDIX_TOKENS = 12
+"""With less room there is no appendix: heading and label leave no room for a value."""
+HEADING_TOKENS = 5
+"""The estimate for a heading and its line break."""
+MAX_SKIPPED_VALUES = 64
+"""The choice of values ends after this many in a row that do not fit. It bounds the time for thousands of values."""
 
-GAP_LINE: Final = re.compile(r"^\[(\d+) lines left out\]$", re.MULTILINE)
+GAP_LINE = re.compile(r"^\[(\d+) lines left out\]$", re.MULTILINE)
 """A line of a mechanical summary that stands for lines without room."""
-_APPENDIX_LINE: Final = re.compile(r"^(?:Values mentioned|Also mentioned|Seen in results): (.*)$", re.MULTILINE)
-"""The second and the third heading are of earlier versions; stored summaries still have them."""
-
-_UNSPACED: Final = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7af"
-"""Chinese, Japanese and Korean letters end a value: these languages write no space beside it."""
-_WORD: Final = re.compile(
-    r"(?:[a-z]+[,;]? )+|(?P<address>(?:[a-z][a-z0-9+.-]{1,15}://|www\.)[^\s\"'<>()`]+)"
-    rf"|(?P<word>(?:[^\W{_UNSPACED}]|[./:@#%+~$€£¥\\-]|(?<=\d),(?=\d{{3}}))+)"
-)
-"""Ordinary words are matched many at a time and passed over."""
-_VALUE_FORM: Final = re.compile(r"\d|[@_/\\]|\w\.\w|^[a-z]+[A-Z]")
-_ORDINARY: Final = re.compile(
-    r"[+-]?\d?|\d+(?:st|nd|rd|th)|[A-Za-z](?:\.[A-Za-z])+|[^\W\d_]+[/@][^\W\d_]*|[a-z]+\.[A-Z]\w*|[\W_]+"
-)
-"""Has the form of a value and is none: one digit, `7th`, `e.g`, `and/or`, two sentences without a space."""
-_TRIMMED_LEFT, _TRIMMED_RIGHT = ":%-.", ".,;!?:-+~\\"
-_NUMBER: Final = re.compile(r"[+-]?[$€£¥]?\d[\d.,]*%?")
-_SEGMENT_END: Final = re.compile(r'\n|(?<=[.!?;])\s|(?<=[。！？])|[{}…]|,\s*(?=["{\[])')
-"""Ends a line, a sentence, or a member of a JSON object. Words beyond it do not belong to a value."""
-_UNIT: Final = re.compile(r" ?[^\W\d_]{1,20}+(?![\w=]|[.:]\S)")
-_MARKUP: Final = re.compile(r'\\?["`*\[\]<>]')
-_NAME_WORD: Final = re.compile(r"[A-Z]?[a-z]{3,}")
-_KEY: Final = re.compile(r'[A-Za-z_]+(?="?:)')
-_THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_APPENDIX_LINE = re.compile(rf"^({'|'.join(map(re.escape, HEADINGS.values()))})(.*)$", re.MULTILINE)
+_SOURCES_BY_HEADING: dict[str, MentionSource] = {heading: source for source, heading in HEADINGS.items()}
+_APPENDIX_TOKEN = re.compile(r'; |, |"(?:[^"\\]|\\.)*"|[^",;]+|[",;]')
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
-@dataclass(slots=True)
-class Value:
-    """A value, and the passage in which it was mentioned first.
+@dataclass(frozen=True, slots=True)
+class AppendixValue:
+    """A value of a stored summary's appendix.
 
     Attributes:
+        label: the label in front of the value; blank if there is none.
         text: the value.
-        before: the words before the passage.
-        passage: the value as it stood, with values close to it.
-        position: the place of the passage among all passages.
-        list_index: how many values stand before it behind the same words in its message.
-        is_stressed: whether the user said it, a tool took it, or the appendix of an earlier summary has it.
-        is_parameter: whether a tool takes something that is called like the value: it may be passed on.
-        message_keys: the messages that mention it: `seq`, or a negative number for a summary.
+        source: the key of its heading in `HEADINGS`.
+        crowd_size: for `result`, the number of values under its label: the more there are, the less each is worth.
+            Otherwise 1.
     """
 
+    label: str
     text: str
-    before: str
-    passage: str
-    position: int
-    list_index: int
-    is_stressed: bool = False
-    is_parameter: bool = False
-    message_keys: set[int] = field(default_factory=set)
-
-    @property
-    def is_important(self) -> bool:
-        return (self.is_stressed or len(self.message_keys) > 1) and len(self.text) >= MIN_TELLING_CHARS
-
-    @property
-    def rank(self) -> tuple[bool, bool, bool, int, int]:
-        """Sorts values: those that are most likely to be needed come first, then the longest, which say most."""
-        mentions = len(self.message_keys)
-        return not self.is_important, not self.is_parameter, self.list_index >= LONG_LIST, -mentions, -len(self.text)
+    source: MentionSource
+    crowd_size: int
 
 
 def collect_values(
     messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = (), parameter_names: Iterable[str] = ()
-) -> list[Value]:
-    """Collects the values of log messages and of earlier summaries that are replaced together, most important first.
+) -> list[ValueMention]:
+    """Collects the values of log messages and of earlier summaries that are replaced together, in descending order of
+    worth.
 
     Args:
         messages: the log messages.
         earlier_summaries: the summaries.
-        parameter_names: what the conversation's tools take.
+        parameter_names: what the conversation's tools take. A value under such a name may be passed on to a tool.
     """
-    values: dict[str, Value] = {}
-    parameter_words = _split_name(" ".join(parameter_names))
-    for key, summary in enumerate(earlier_summaries, -len(earlier_summaries)):
-        _add_text(values, "\n".join(_APPENDIX_LINE.findall(summary.text)), key, parameter_words, is_stressed=True)
-        _add_text(values, GAP_LINE.sub("", strip_appendix(summary.text)), key, parameter_words)
+    if not earlier_summaries:
+        return find_values(messages, parameter_names)
+    collector = MentionCollector(parameter_names)
+    # Negative keys tell summaries apart from messages, whose key is their `seq`. The appendix is read apart from the
+    # text, because its lines say which values were important.
+    for number, summary in enumerate(earlier_summaries):
+        for appendix_value in parse_appendix(summary.text):
+            collector.add_appendix_value(
+                appendix_value.label, appendix_value.text, appendix_value.source, -1 - number, appendix_value.crowd_size
+            )
+        collector.add_text(GAP_LINE.sub("", strip_appendix(summary.text)), "assistant", -1 - number)
     for log_message in messages:
-        message, key = log_message.message, log_message.seq
-        is_users = message.role != "assistant" and message.role not in TOOL_RESULT_ROLES
-        _add_text(values, message.transcript_text, key, parameter_words, is_stressed=is_users)
-        for call in message.calls:
-            _add_text(values, call.arguments, key, parameter_words, is_stressed=True)
-    return sorted(values.values(), key=lambda value: value.rank)
+        collector.add_message(log_message)
+    return collector.list_by_worth()
 
 
-def _add_text(
-    values: dict[str, Value], text: str, key: int, parameter_words: frozenset[str], *, is_stressed: bool = False
-) -> None:
-    """Adds the mentions of a text to `values`. A value is the same in upper and lower case."""
-    if len(text) > MAX_READ_CHARS:
-        text = f"{text[: MAX_READ_CHARS // 2]}\n{text[-MAX_READ_CHARS // 2 :]}"
-    if text.lstrip()[:1] in {"{", "["}:
-        text = text.replace("\\n", "\n")  # a line break in a JSON string
-    list_lengths: Counter[str] = Counter()
-    for segment in _SEGMENT_END.split(text):
-        for spans in _find_passages(segment):
-            before = _render_words_before(segment, spans[0][0])
-            start, end = spans[-1]
-            unit = _UNIT.match(segment, end) if _NUMBER.fullmatch(segment[start:end]) else None
-            passage = _flatten(segment[spans[0][0] : unit.end() if unit else end])
-            is_parameter = not parameter_words.isdisjoint(_split_name(before))
-            position = len(values)
-            for start, end in spans:
-                word = segment[start:end]
-                if len(word) < MIN_TELLING_CHARS and word.isdigit():
-                    continue
-                value = values.setdefault(word.casefold(), Value(word, before, passage, position, list_lengths[before]))
-                list_lengths[before] += 1
-                value.is_stressed |= is_stressed
-                value.is_parameter |= is_parameter
-                value.message_keys.add(key)
+def parse_appendix(text: str) -> list[AppendixValue]:
+    """Parses the appendix of a summary; the result is empty if there is none. The inverse of `render_appendix`."""
+    appendix_values = []
+    for heading, line in _APPENDIX_LINE.findall(text):
+        source = _SOURCES_BY_HEADING[heading]
+        for first, *more in _split_label_groups(line):
+            # A quoted value may contain ": ", so it is not searched for a label.
+            label, separator, value = ("", "", first) if first.startswith('"') else first.partition(": ")
+            values = [_unquote_value(item) for item in (value if separator else first, *more)]
+            crowd_size = len(values) if source == "result" else 1
+            appendix_values += [
+                AppendixValue(label if separator else "", value, source, crowd_size) for value in values if value
+            ]
+    return appendix_values
 
 
-def _find_passages(segment: str) -> Iterator[list[tuple[int, int]]]:
-    """Yields start and end of the values of a line or sentence, those of a passage together."""
-    spans: list[tuple[int, int]] = []
-    for match in _WORD.finditer(segment):
-        if match.lastgroup is None:
-            continue
-        start = match.end() - len(match.group().lstrip(_TRIMMED_LEFT))
-        word = segment[start : match.end()].rstrip(_TRIMMED_RIGHT)
-        if len(word) > MAX_VALUE_CHARS or _VALUE_FORM.search(word) is None or _ORDINARY.fullmatch(word):
-            continue
-        # The key of a JSON object.
-        if (key := _KEY.match(segment, start)) and key.end() == start + len(word):
-            continue
-        end = start + len(word)
-        if spans and (start - spans[-1][1] > MAX_JOINING_CHARS or end - spans[0][0] > MAX_PASSAGE_CHARS):
-            yield spans
-            spans = []
-        spans.append((start, end))
-    if spans:
-        yield spans
+def _split_label_groups(line: str) -> list[list[str]]:
+    """Splits a line of an appendix into groups of values; the first item of a group begins with the group's label.
 
-
-def _split_name(name: str) -> frozenset[str]:
-    """Returns the words of names such as `orderId`, without plural endings."""
-    return frozenset(word.lower().removesuffix("s") for word in _NAME_WORD.findall(name))
-
-
-def _render_words_before(segment: str, start: int) -> str:
-    words = _flatten(segment[max(0, start - MAX_CHARS_BEFORE) : start]).split(" ")
-    if start > MAX_CHARS_BEFORE and len(words) > 1:
-        # The first one may be cut off.
-        del words[0]
-    return " ".join(words[-WORDS_BEFORE:])
-
-
-def _flatten(text: str) -> str:
-    return " ".join(_MARKUP.sub("", text).split())
+    A quoted value may contain the separators.
+    """
+    groups = [[""]]
+    for piece in _APPENDIX_TOKEN.findall(line):
+        if piece == "; ":
+            groups.append([""])
+        elif piece == ", ":
+            groups[-1].append("")
+        else:
+            groups[-1][-1] += piece
+    return groups
 
 
 def strip_appendix(text: str) -> str:
     return _APPENDIX_LINE.sub("", text).rstrip()
 
 
-def find_missing_values(values: Sequence[Value], text: str) -> list[Value]:
+def find_missing_values(values: Sequence[ValueMention], text: str) -> list[ValueMention]:
     """Returns the values that a text does not contain as whole words. Case and thousands separators do not matter."""
     normalized = _normalize_text(text)
     return [value for value in values if not _contains_word(normalized, _normalize_text(value.text))]
 
 
-def compute_kept_share(values: Sequence[Value], text: str) -> float:
-    """Returns the share of the important values that a text contains, 0 to 1; 1 if no value is important."""
+def compute_kept_share(values: Sequence[ValueMention], text: str) -> float:
+    """Returns the share of the important values' worth that a text contains, 0 to 1; 1 if no value is important."""
     important = [value for value in values if value.is_important]
-    return 1 - len(find_missing_values(important, text)) / len(important) if important else 1.0
+    return compute_remaining_worth_share(important, find_missing_values(important, text))
 
 
-def render_appendix(values: Sequence[Value], room_tokens: int, count_tokens: CountTokens) -> str:
-    """Renders the first of the values, as many as fit into `room_tokens`, in one line; blank if none fits."""
+def compute_remaining_worth_share(values: Sequence[ValueMention], missing_values: Sequence[ValueMention]) -> float:
+    """Returns the share of the important values' worth that is left without the missing ones, 0 to 1."""
+    worth = sum(value.worth for value in values if value.is_important)
+    missing_worth = sum(value.worth for value in missing_values if value.is_important)
+    return 1 - missing_worth / worth if worth else 1.0
+
+
+def render_appendix(values: Sequence[ValueMention], room_tokens: int, count_tokens: CountTokens) -> str:
+    """Renders values in up to three lines, grouped by label; blank if none fits.
+
+    Args:
+        values: the values in descending order of worth; the first ones get the room.
+        room_tokens: the most tokens of the appendix.
+        count_tokens: counts the tokens of a text.
+    """
     if room_tokens < MIN_APPENDIX_TOKENS:
         return ""
-    counts = range(1, min(len(values), MAX_RENDERED_VALUES) + 1)
-    fitting = bisect_right(counts, room_tokens, key=lambda count: count_tokens(_render_line(values[:count])))
-    # Tokens do not grow strictly with the text: the last value may have to go.
-    while fitting and count_tokens(_render_line(values[:fitting])) > room_tokens:
-        fitting -= 1
-    return _render_line(values[:fitting]) if fitting else ""
+    chosen = _choose_values(values, room_tokens, count_tokens)
+    # The choice adds up counts of pieces, which may differ from the count of the whole. The least worthy values go.
+    while chosen and count_tokens(_render_appendix_lines(chosen)) > room_tokens:
+        chosen = chosen[:-1]
+    return _render_appendix_lines(chosen)
 
 
-def _render_line(values: Sequence[Value]) -> str:
-    """Renders passages in their order; those with the same words before them stand together."""
-    groups: dict[str, dict[str, None]] = {}
-    for value in sorted(values, key=lambda value: value.position):
-        groups.setdefault(value.before, {})[value.passage] = None
-    return HEADING + PASSAGE_GAP.join(f"{before} {', '.join(group)}".strip() for before, group in groups.items())
+def _choose_values(values: Sequence[ValueMention], room_tokens: int, count_tokens: CountTokens) -> list[ValueMention]:
+    """Chooses the values that fit, by estimate; values that are not important take at most a share of the room."""
+    remaining_tokens = room_tokens
+    secondary_tokens = max(MIN_SECONDARY_TOKENS, int(remaining_tokens * SECONDARY_SHARE))
+    groups: set[tuple[str, MentionSource]] = set()
+    headings: set[MentionSource] = set()
+    chosen: list[ValueMention] = []
+    skipped = 0
+    for value in values:
+        if skipped >= MAX_SKIPPED_VALUES:
+            break
+        # The file's name beside its path says nothing more.
+        if not value.label and any(_contains_word(one.text, value.text) for one in chosen):
+            continue
+        heading = _choose_heading(value)
+        group = value.label, heading
+        cost = count_tokens(f"{_render_value(value)}, ") + (
+            0 if group in groups else count_tokens(f"{value.label}: ") + 1
+        )
+        cost += 0 if heading in headings else HEADING_TOKENS
+        if cost > remaining_tokens or (heading != "kept" and cost > secondary_tokens):
+            # A shorter value further down may still fit.
+            skipped += 1
+            continue
+        skipped = 0
+        remaining_tokens -= cost
+        secondary_tokens -= 0 if heading == "kept" else cost
+        groups.add(group)
+        headings.add(heading)
+        chosen.append(value)
+    return chosen
+
+
+def _choose_heading(value: ValueMention) -> MentionSource:
+    """Chooses the key in `HEADINGS` of the line in which a value stands."""
+    if value.is_important:
+        return "kept"
+    return "result" if value.sources == {"result"} else "assistant"
+
+
+def _render_appendix_lines(values: Sequence[ValueMention]) -> str:
+    lines: dict[MentionSource, list[ValueMention]] = {source: [] for source in HEADINGS}
+    for value in values:
+        lines[_choose_heading(value)].append(value)
+    return "\n".join(
+        HEADINGS[source] + _render_label_groups(line_values) for source, line_values in lines.items() if line_values
+    )
+
+
+def _render_label_groups(values: Sequence[ValueMention]) -> str:
+    """Renders the groups of one line, in order of first mention.
+
+    Values that belong together, such as an order's number and its date, so have the same place in their groups.
+    """
+    groups: dict[str, list[str]] = {}
+    for value in sorted(values, key=lambda one: one.first_position):
+        groups.setdefault(value.label, []).append(_render_value(value))
+    unlabelled = groups.pop("", [])
+    rendered = [f"{_flatten_label(label)}: {', '.join(items)}" for label, items in groups.items()]
+    return "; ".join([*rendered, *([", ".join(unlabelled)] if unlabelled else [])])
+
+
+def _render_value(value: ValueMention) -> str:
+    return _quote_value(f"{value.text} {value.unit}" if value.unit and not value.label else value.text)
+
+
+def _flatten_label(label: str) -> str:
+    # A label may be any JSON key. It must not contain the signs that separate groups, values and labels, nor the one
+    # that quotes them.
+    return " ".join(re.sub(r'[;:,"]', " ", label).split())[:40]
+
+
+def _quote_value(text: str) -> str:
+    return orjson.dumps(text).decode() if re.search(r'[,;:] |"', text) else text
+
+
+def _unquote_value(item: str) -> str:
+    item = item.strip()
+    if not item.startswith('"'):
+        return item
+    try:
+        return str(orjson.loads(item))
+    # A person or a model may have edited the line.
+    except orjson.JSONDecodeError:
+        return item.strip('"')
 
 
 def _normalize_text(text: str) -> str:
@@ -234,7 +245,21 @@ def _normalize_text(text: str) -> str:
 
 
 def _contains_word(text: str, value: str) -> bool:
-    """Whether a text contains a value that is not part of a longer word: `$5` is in `US$5`, `5` is not in `15`."""
-    before = r"(?<!\w)" if re.match(r"\w", value) else ""
-    after = r"(?!\w)" if re.search(r"\w$", value) else ""
-    return value in text and re.search(f"{before}{re.escape(value)}{after}", text) is not None
+    """Whether a text contains a value that is not part of a longer word."""
+    position = text.find(value)
+    while position >= 0:
+        character_before, character_after = (
+            text[position - 1 : position] if position else "",
+            text[position + len(value) : position + len(value) + 1],
+        )
+        # The neighbour matters only beside a letter or digit: "$5" is found in "US$5", but "5" not in "15".
+        if not (_is_word_character(character_before) and _is_word_character(value[0])) and not (
+            _is_word_character(character_after) and _is_word_character(value[-1])
+        ):
+            return True
+        position = text.find(value, position + 1)
+    return False
+
+
+def _is_word_character(character: str) -> bool:
+    return character.isalnum() or character == "_"

@@ -15,7 +15,8 @@ from app.compaction.acceptance.summary_acceptance import (
     read_answer_text,
     strip_to_summary,
 )
-from app.compaction.acceptance.values_appendix import Value, collect_values, compute_kept_share
+from app.compaction.acceptance.value_finding import ValueMention
+from app.compaction.acceptance.values_appendix import collect_values, compute_kept_share
 from app.compaction.summarizer.prompts import (
     LOG_PARTS_NOTE,
     PARTS_NOTE,
@@ -274,7 +275,7 @@ class SummaryWriter:
             count_tokens=count_tokens,
         )
 
-    async def _improve_summary(self, prompt: FollowUpPrompt, text: str, values: Sequence[Value]) -> str:
+    async def _improve_summary(self, prompt: FollowUpPrompt, text: str, values: Sequence[ValueMention]) -> str:
         """Asks the model to add the lacking values. Returns the better of both summaries.
 
         Args:

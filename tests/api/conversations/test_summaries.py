@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import pytest
@@ -56,11 +55,7 @@ async def test_summaries_are_listed_by_place_in_the_log() -> None:
         # The line is crossed by a turn that asks for two summaries at once, and either may be answered first.
         heads = sorted(one["text"].partition(" A word")[0] for one in every)
         assert heads == [f"Notes {number} of what was said." for number in range(1, len(every) + 1)]
-        values = [one["text"].partition("\nValues mentioned: ")[2] for one in every]
-        for one, line in zip(every, values, strict=True):
-            turns = set(map(int, re.findall(r"item(\d+)n", line)))
-            assert turns
-            assert turns <= set(range(one["from_seq"] // 2, one["to_seq"] // 2))
+        assert all(f"Values mentioned: item{one['from_seq'] // 2}n0," in one["text"] for one in every)
         assert first["model"] == "m"
         page = await done(gateway, "GET", "c/summaries", limit=1, order="desc")
         assert ([one["id"] for one in page["data"]], page["has_more"]) == ([every[-1]["id"]], True)

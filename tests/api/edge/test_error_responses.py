@@ -30,7 +30,7 @@ ONE_TRY = {"attempts": 1, "base_seconds": 0.01}
         ("PATCH", "/v1/chat/completions", 405),
         ("OPTIONS", "/v1/chat/completions", 405),
         ("POST", "/v1/models", 405),
-        ("GET", "/v1/models/unknown", 404),
+        ("GET", "/v1/chat/completions/unknown", 404),
         ("POST", "/v1/chat/completions/", 404),
         ("POST", "/v1//chat//completions", 404),
         ("TRACE", "/v1/embeddings", 405),

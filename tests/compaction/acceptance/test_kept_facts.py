@@ -16,14 +16,14 @@ from app.compaction.acceptance.summary_acceptance import (
     append_missing_values,
     choose_values_to_request,
 )
+from app.compaction.acceptance.value_finding import find_values
 from app.compaction.acceptance.values_appendix import (
-    HEADING,
-    PASSAGE_GAP,
+    HEADINGS,
     collect_values,
     compute_kept_share,
     find_missing_values,
+    parse_appendix,
     render_appendix,
-    strip_appendix,
 )
 from app.conversation.conversation_types import LogMessage, Summary
 from tests.compaction.simulated_compaction import COUNT, Scene, job_for, log_of, saying
@@ -67,7 +67,7 @@ def chunk(text: str) -> Summary:
 
 
 def test_a_value_survives_as_a_word_of_its_own_however_it_is_spaced_or_spelled() -> None:
-    values = collect_values(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 62402 for mia."}]))
+    values = find_values(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 62402 for mia."}]))
     lost = {value.text for value in find_missing_values(values, "Paid 6,240 for seat12, MIA_431 and 62401.")}
     assert lost == {"mia_43", "62402"}
 
@@ -100,7 +100,7 @@ def test_a_good_summary_that_used_all_its_room_is_not_cut_and_little_longer() ->
     text = append_missing_values(
         told, collect_values(messages), limit_tokens=limit, allowed_tokens=10_000, count_tokens=COUNT.count
     )
-    assert text.startswith(f"{told}\n{HEADING}")
+    assert text.startswith(f"{told}\n{HEADINGS['kept']}")
     assert COUNT.count(text) <= limit + max(limit * OVERSHOOT_SHARE, MIN_OVERSHOOT_TOKENS) + 2
 
 
@@ -127,7 +127,7 @@ def test_the_values_of_a_poor_summary_take_the_room_of_its_text(sentences: int, 
     usual = max(MAX_APPENDIX_TOKENS, limit // APPENDIX_DIVISOR)
     assert COUNT.count(text) <= min(limit, max(length, usual) + min(length, usual))
     if length > limit:
-        assert COUNT.count(text[text.index(HEADING) :]) > limit * 0.6
+        assert COUNT.count(text[text.index(HEADINGS["kept"]) :]) > limit * 0.6
 
 
 def test_no_more_is_added_than_what_still_gains() -> None:
@@ -138,41 +138,95 @@ def test_no_more_is_added_than_what_still_gains() -> None:
 
 
 def test_what_the_appendix_of_a_summary_carries_is_found_again_in_a_fold() -> None:
+    messages = log(3)
     first = append_missing_values(
-        NONSENSE, collect_values(log(3)), limit_tokens=256, allowed_tokens=10_000, count_tokens=COUNT.count
+        NONSENSE, collect_values(messages), limit_tokens=256, allowed_tokens=10_000, count_tokens=COUNT.count
     )
-    values = collect_values((), [chunk(first)])
-    folded = append_missing_values(NONSENSE, values, limit_tokens=256, allowed_tokens=10_000, count_tokens=COUNT.count)
-    assert {value.text for value in values} == {value.text for value in collect_values(log(3))}
-    assert all(value.text in folded for value in values)
-    assert all(value.is_important for value in values if len(value.text) > 3)
+    folded = append_missing_values(
+        NONSENSE, collect_values((), [chunk(first)]), limit_tokens=256, allowed_tokens=10_000, count_tokens=COUNT.count
+    )
+    assert {kept.text for kept in parse_appendix(first)} == {kept.text for kept in parse_appendix(folded)}
+    assert {kept.text for kept in parse_appendix(first) if kept.source == "result"} == {
+        f"SEAT{n}ZZ" for n in (10, 11, 12)
+    } | {"done"}
 
 
-@pytest.mark.parametrize("heading", ["Values mentioned: ", "Also mentioned: ", "Seen in results: "])
-def test_appendices_of_earlier_versions_are_read(heading: str) -> None:
-    told = f'{NONSENSE}\n{heading}id: RES10XQ, RES11XQ; seat: QQ12RT, "50,000"'
-    assert strip_appendix(told) == NONSENSE
-    assert [value.text for value in collect_values((), [chunk(told)]) if value.is_important] == [
-        "RES10XQ",
-        "RES11XQ",
-        "QQ12RT",
-        "50,000",
+def test_each_value_stands_under_the_heading_that_says_where_it_comes_from() -> None:
+    messages = log_of(
+        [
+            {"role": "user", "content": "I am 38 years old, from Oslo, and my order id is ZX81QL."},
+            {"role": "assistant", "content": "Lyon is nice, and Rita has 45 cats."},
+            {"role": "tool", "tool_call_id": "a", "content": '{"seat": "QQ12RT"}'},
+        ]
+    )
+    assert render_appendix(collect_values(messages), 200, COUNT.count).splitlines() == [
+        "Values mentioned: order id: ZX81QL; Oslo",
+        "Also mentioned: 38 years, 45 cats, Rita",
+        "Seen in results: seat: QQ12RT",
+    ]
+    assert HEADINGS["result"] not in render_appendix(collect_values(messages[:2]), 200, COUNT.count)
+
+
+def test_appendices_of_earlier_versions_are_read() -> None:
+    told = f'{NONSENSE}\nValues mentioned: name: Mia; RES10XQ\nSeen in results: seat: QQ12RT, "50,000"'
+    assert [(one.label, one.text, one.source) for one in parse_appendix(told)] == [
+        ("name", "Mia", "kept"),
+        ("", "RES10XQ", "kept"),
+        ("seat", "QQ12RT", "result"),
+        ("seat", "50,000", "result"),
     ]
 
 
-def test_a_fold_keeps_what_an_appendix_has_before_what_its_text_mentions() -> None:
-    told = " ".join(f"Seat SEAT{n}ZZ was free." for n in range(60)) + f"\n{HEADING}id: RES10XQ, RES11XQ"
+def test_a_fold_keeps_names_and_units_under_their_headings() -> None:
+    told = "Values mentioned: Oslo; 12,000 people\nAlso mentioned: 38 years, Rita"
+    values = collect_values((), [chunk(f"{NONSENSE}\n{told}")])
+    assert (
+        render_appendix(values, 200, COUNT.count)
+        == "Values mentioned: Oslo, 12,000 people\nAlso mentioned: 38 years, Rita"
+    )
+
+
+def test_a_fold_keeps_what_was_said_before_what_tools_told() -> None:
+    told = f"{NONSENSE}\n{HEADINGS['kept']}id: RES10XQ, RES11XQ\n{HEADINGS['result']}seat: " + ", ".join(
+        f"SEAT{n}ZZ" for n in range(60)
+    )
     text = append_missing_values(
         NONSENSE, collect_values((), [chunk(told)]), limit_tokens=80, allowed_tokens=10_000, count_tokens=COUNT.count
     )
     assert "RES10XQ, RES11XQ" in text
 
 
+def test_labels_and_values_that_look_like_punctuation_come_back_whole() -> None:
+    arguments = (
+        '{"note; to: self": "a, b; c: \\"d\\"", "plain": "San Diego", "5\\" disk": "Cape Town", "z": "Rome, Italy"}'
+    )
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    values = find_values(log_of([{"role": "assistant", "tool_calls": [call]}]))
+    kept = parse_appendix(render_appendix(values, 200, COUNT.count))
+    assert {"San Diego", 'a, b; c: "d"', "Cape Town", "Rome, Italy"} == {one.text for one in kept}
+
+
+def test_a_part_of_a_value_is_not_repeated_beside_it() -> None:
+    values = find_values(
+        log_of([{"role": "user", "content": "Edit src/app/main.py; main.py is long, setup.py is not."}])
+    )
+    assert {one.text for one in parse_appendix(render_appendix(values, 200, COUNT.count))} == {
+        "src/app/main.py",
+        "setup.py",
+    }
+
+
+def test_values_of_one_thing_stand_at_the_same_place_under_their_labels() -> None:
+    text = render_appendix(collect_values(log(3)), 1000, COUNT.count)
+    assert "reservation_id: RES10XQ, RES11XQ, RES12XQ" in text
+    assert "user_id: mia_kim_1010, mia_kim_1011, mia_kim_1012" in text
+
+
 def test_a_mechanical_summary_has_an_appendix_within_its_limit() -> None:
     messages = log(40)
     text = build_mechanical_summary(messages, (), 256, COUNT.count)
     assert COUNT.count(text) <= 256
-    assert HEADING in text
+    assert HEADINGS["kept"] in text
     assert text.startswith("user: Please book the flight FL10QA")
     assert build_mechanical_summary(log(1), (), 1000, COUNT.count).count("RES10XQ") == 1
 
@@ -193,7 +247,7 @@ async def test_a_second_summary_is_taken_only_if_it_keeps_more_than_the_first(ke
 def test_a_second_call_is_worth_it_only_where_many_values_neither_survive_nor_fit() -> None:
     messages = log(120)
     values = collect_values(messages)
-    half = " ".join(f"RES{n}XQ for mia_kim_{1000 + n} by FL{n}QA at $1{n}0." for n in range(10, 70))
+    half = " ".join(f"RES{n}XQ for mia_kim_{1000 + n} by FL{n}QA." for n in range(10, 70))
     lacking = choose_values_to_request(half + " and so on" * 1000, values, 2048, COUNT.count)
     assert 8 <= len(lacking) <= 60
     assert choose_values_to_request(half, collect_values(log(70)), 2048, COUNT.count) == []
@@ -220,8 +274,8 @@ def test_a_completed_summary_keeps_its_limits_and_is_always_the_same(
     assert first == again
     most = limit + max(limit * OVERSHOOT_SHARE, MIN_OVERSHOOT_TOKENS) + 2
     assert COUNT.count(first) <= max(COUNT.count(NONSENSE), most)
-    passages = first.rpartition(HEADING)[2].split(PASSAGE_GAP)
-    assert len(passages) == len(set(passages))
+    lines = [kept.text for kept in parse_appendix(first)]
+    assert len(lines) == len(set(lines))
 
 
 @given(st.lists(WORDS, max_size=60), st.integers(0, 120))
@@ -229,4 +283,4 @@ def test_an_appendix_fits_its_room_and_tells_nothing_new(words: list[str], room:
     text = " ".join(words)
     lines = render_appendix(collect_values(log_of([{"role": "user", "content": text}])), room, COUNT.count)
     assert COUNT.count(lines) <= room
-    assert all(word in text for word in lines.removeprefix(HEADING).replace(PASSAGE_GAP, " ").replace(",", "").split())
+    assert all(kept.text in text for kept in parse_appendix(lines))
