@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
@@ -11,11 +11,15 @@ from starlette.responses import Response
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_reader import read_body, read_headers
 from app.api.messages_request_parser import parse_count_request
-from app.api.resource_schemas import ERROR_RESPONSES, Described
+from app.api.model_calls import MessagesCountRequest
+from app.api.resource_schemas import ERROR_RESPONSES, Described, describe_messages_errors
 from app.pipeline.pipeline import Pipeline
 
-MESSAGES_REQUEST_SCHEMA: Final = {"$ref": "#/components/schemas/MessagesRequest"}
-"""Refers to the schema of the body of `POST /v1/messages`."""
+
+def _build_count_schema() -> dict[str, Any]:
+    """Builds the schema of a request's body. Its parts are among those of `POST /v1/messages`."""
+    schema = MessagesCountRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {name: value for name, value in schema.items() if name != "$defs"}
 
 
 class TokenCount(Described):
@@ -35,9 +39,9 @@ def build_messages_routes(pipeline: Pipeline, auth: Authenticator) -> APIRouter:
     @routes.post(
         "/v1/messages/count_tokens",
         response_model=TokenCount,
-        responses=ERROR_RESPONSES,
+        responses=describe_messages_errors(ERROR_RESPONSES),
         openapi_extra={
-            "requestBody": {"required": True, "content": {"application/json": {"schema": MESSAGES_REQUEST_SCHEMA}}}
+            "requestBody": {"required": True, "content": {"application/json": {"schema": _build_count_schema()}}}
         },
     )
     async def count_message_tokens(request: Request) -> Response:

@@ -10,7 +10,15 @@ from starlette.types import ASGIApp
 
 from app.api.edge.unknown_paths import CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH
 from app.api.request_options import CONTEXT_MODES, EVENT_STYLES
-from app.api.resource_schemas import ERROR_RESPONSES, EVENT_STREAM_CONTENT, Described, Metadata, Strict, describe_errors
+from app.api.resource_schemas import (
+    ERROR_RESPONSES,
+    EVENT_STREAM_CONTENT,
+    Described,
+    Metadata,
+    Strict,
+    describe_errors,
+    describe_messages_errors,
+)
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import RecallMode
 
@@ -145,16 +153,21 @@ class AnthropicMessage(Described):
     content: str | list[ContentPart]
 
 
-class MessagesRequest(Described):
-    """Anthropic's request. Fields that are not listed here are accepted and passed on to the provider."""
+class MessagesCountRequest(Described):
+    """Anthropic's request for a count. Fields that are not listed here are accepted."""
 
     model: str = Field(min_length=1)
-    max_tokens: int = Field(ge=1)
     messages: list[AnthropicMessage] = Field(min_length=1)
     system: str | list[ContentPart] | None = None
     stream: bool | None = None
     conversation_id: ConversationId | None = None
     context: ContextOptions | None = None
+
+
+class MessagesRequest(MessagesCountRequest):
+    """Anthropic's request. Fields that are not listed here are accepted and passed on to the provider."""
+
+    max_tokens: int = Field(ge=1)
 
 
 class ModelAnswer(Described):
@@ -298,13 +311,19 @@ def build_model_call_routes(chat: ASGIApp, responses: ASGIApp, messages: ASGIApp
         chat, responses, messages: answer requests.
     """
     routes = []
-    for path, describe, tag, answer in (
-        (CHAT_PATH, create_chat_completion, "chat", chat),
-        (RESPONSES_PATH, create_response, "responses", responses),
-        (MESSAGES_PATH, create_message, "messages", messages),
+    messages_responses = describe_messages_errors(MODEL_CALL_RESPONSES)
+    for path, describe, tag, answer, described_responses in (
+        (CHAT_PATH, create_chat_completion, "chat", chat, MODEL_CALL_RESPONSES),
+        (RESPONSES_PATH, create_response, "responses", responses, MODEL_CALL_RESPONSES),
+        (MESSAGES_PATH, create_message, "messages", messages, messages_responses),
     ):
         route = APIRoute(
-            path, describe, methods=["POST"], tags=[tag], responses=MODEL_CALL_RESPONSES, openapi_extra=_PARAMETERS
+            path,
+            describe,
+            methods=["POST"],
+            tags=[tag],
+            responses=described_responses,
+            openapi_extra=_PARAMETERS,
         )
         # In place of FastAPI's call of the function, which would parse the body and render the answer anew.
         route.app = answer

@@ -212,10 +212,10 @@ def _describe_validation_error(error: Exception, where: str) -> InvalidRequest:
 def _parse_system(fields: Mapping[str, bytes]) -> list[bytes]:
     """Returns the message of the system prompt; none if there is no text in it."""
     value = decode_field(fields, "system")
+    if value is not None and not isinstance(value, str | list):
+        raise _build_error("system", "Input should be a valid string or a list of text blocks")
     if not value:
         return []
-    if not isinstance(value, str | list):
-        raise _build_error("system", "Input should be a valid string or a list of text blocks")
     for index, block in enumerate(value if isinstance(value, list) else ()):
         if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
             raise _build_error(f"system.{index}", "Input should be a block of type 'text' with a `text`")
