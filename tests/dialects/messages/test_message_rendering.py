@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.dialects.items.message import ResponsesMessage
@@ -58,6 +58,9 @@ def check_rules(rendered: RenderedMessages) -> None:
 @given(TALKS)
 def test_chat_goes_to_messages_and_back(talk: Talk) -> None:
     chat, messages = talk
+    # The API takes no white space at the end of a prefill: `check_rules`.
+    last = chat[-1] if chat else {}
+    assume(last.get("role") != "assistant" or str(last.get("content")).rstrip() == str(last.get("content")))
     rendered = render_messages_for_anthropic(dump(*chat))
     assert rendered.warnings == []
     check_rules(rendered)

@@ -460,7 +460,7 @@ PASSED_BOTH_WAYS = sorted(
 EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SAID_IN_BOTH = {
     **dict.fromkeys(PASSED_BOTH_WAYS, st.just("value")),
-    "max_completion_tokens": st.integers(1, 9999),
+    "max_completion_tokens": st.integers(16, 9999),
     "reasoning_effort": st.sampled_from(EFFORTS),
     "verbosity": st.sampled_from(["low", "medium", "high"]),
     "response_format": st.sampled_from([{"type": "text"}, {"type": "json_object"}])
