@@ -40,7 +40,7 @@ _ID_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]+")
 _OTHER_ID_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class RenderedMessages(msgspec.Struct, frozen=True):
+class RenderedView(msgspec.Struct, frozen=True):
     """The messages of a view as fields of a Messages request."""
 
     system: bytes | None
@@ -68,7 +68,7 @@ def render_messages_for_anthropic(
     own_seals: Set[str] | None = None,
     keeps_thinking: bool = True,
     cache_marks: int = MAX_CACHE_MARKS,
-) -> RenderedMessages:
+) -> RenderedView:
     """Returns the messages of a view as those of the Messages API.
 
     Args:
@@ -100,7 +100,7 @@ def render_messages_for_anthropic(
     loop_answers = [one for one in messages[_find_loop_start(messages) :] if one.role == "assistant"]
     thoughts = [any(map(_is_thinking, one.blocks)) for one in loop_answers]
     last_blocks = loop_answers[-1].blocks if loop_answers and messages[-1].role == "user" else []
-    return RenderedMessages(
+    return RenderedView(
         system=system,
         raw_messages=[_render_message(message) for message in messages],
         warnings=renderer.left_out.render_warnings(),

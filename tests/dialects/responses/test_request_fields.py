@@ -460,7 +460,7 @@ PASSED_BOTH_WAYS = sorted(
 EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SAID_IN_BOTH = {
     **dict.fromkeys(PASSED_BOTH_WAYS, st.just("value")),
-    "max_completion_tokens": st.integers(16, 9999),
+    "max_completion_tokens": st.integers(1, 9999),
     "reasoning_effort": st.sampled_from(EFFORTS),
     "verbosity": st.sampled_from(["low", "medium", "high"]),
     "response_format": st.sampled_from([{"type": "text"}, {"type": "json_object"}])
@@ -478,7 +478,9 @@ def test_what_both_protocols_can_say_comes_back_equal(said: dict[str, Any], top_
         chat |= {"logprobs": True, "top_logprobs": top_logprobs}
     there = translate_fields_to_responses(encode({**chat, "messages": HELLO}))
     back = translate_fields_to_chat(there.fields)
-    assert decode(back.fields) == chat
+    # Responses providers refuse a lower limit.
+    limits = {name: max(chat[name], 16) for name in ("max_completion_tokens",) if name in chat}
+    assert decode(back.fields) == {**chat, **limits}
     assert there.warnings == back.warnings == []
 
 
