@@ -50,7 +50,7 @@ from app.pipeline.view.standing_requests import build_standing_state
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import ModelDeployment
-from app.upstream.routing.prices import build_cost_object, compute_call_cost_usd
+from app.upstream.routing.prices import compute_call_cost_usd
 from app.upstream.routing.router import BufferedReply
 
 MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048
@@ -118,7 +118,7 @@ class ResponseDelivery:
             if truncation_warning := _describe_provider_truncation(report, reported):
                 report = report.add_warning(truncation_warning)
             log_and_trace_report(turn.request, report)
-            cost = build_cost_object(upstream_answer.deployment, usage, report.compaction_status.get("usage"))
+            cost = report.build_cost_object(upstream_answer.deployment, usage)
             context = report.build_context_object(reported, cost)
             message: Item | None = None
             try:
@@ -270,7 +270,7 @@ class ResponseDelivery:
             message = relay.build_answer_message()
             self._record_answer(turn, upstream_answer, report, usage, message, is_whole=not incomplete)
             reported = _select_planned_prompt_usage(turn.search_tool_session, usage)
-            cost = build_cost_object(upstream_answer.deployment, usage, report.compaction_status.get("usage"))
+            cost = report.build_cost_object(upstream_answer.deployment, usage)
             context = report.build_context_object(reported, cost)
             await self._store_answer(
                 turn, view, upstream_answer, answer, message, report, context, reported, incomplete=incomplete
@@ -557,7 +557,7 @@ def _render_last_fields(
         reported_usage: the usage of the answer; None if the provider reports it later, or not at all.
     """
     usage = read_usage(reported_usage)
-    cost = build_cost_object(deployment, usage, report.compaction_status.get("usage"))
+    cost = report.build_cost_object(deployment, usage)
     return report.render_all_fields(report.build_context_object(_select_planned_prompt_usage(session, usage), cost))
 
 

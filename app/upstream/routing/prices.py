@@ -6,14 +6,14 @@ An unknown price is None and never zero: an unknown cost must not look like no c
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 from msgspec.structs import replace
 
-from app.dialects.usage import TokenUsage, read_usage
+from app.dialects.usage import TokenUsage
 from app.upstream.provider_contract import UNKNOWN_PRICE, LongPromptPrice, ModelDeployment, TokenPrice
 from app.upstream.routing.known_model_windows import list_model_name_variants
 
@@ -57,32 +57,6 @@ def compute_call_cost_usd(deployment: ModelDeployment, usage: TokenUsage) -> flo
         + usage.long_written_tokens * long_written
         + usage.output_tokens * price.output
     ) / MILLION
-
-
-def build_cost_object(
-    deployment: ModelDeployment, usage: TokenUsage | None, summary_usage: Mapping[str, Any] | None
-) -> dict[str, Any] | None:
-    """Builds `context.cost`: the tokens that an answer cost, and the dollars where all prices are known.
-
-    Args:
-        usage: of all calls for the answer itself; None: the provider has reported none (yet), and the cost is None.
-        summary_usage: of the calls for the newest summary, if this answer is the first that shows it.
-    """
-    if usage is None:
-        return None
-    summaries = read_usage(summary_usage)
-    usd = compute_call_cost_usd(deployment, usage)
-    if summaries is not None and summary_usage is not None and usd is not None:
-        summary_usd = summary_usage.get(SUMMARY_COST)
-        usd = None if summary_usd is None else usd + summary_usd
-    return {
-        "input": usage.prompt_tokens - usage.cached_tokens - usage.written_tokens,
-        "cached": usage.cached_tokens,
-        "written": usage.written_tokens,
-        "output": usage.output_tokens,
-        "summaries": 0 if summaries is None else summaries.prompt_tokens + summaries.output_tokens,
-        "usd": usd,
-    }
 
 
 def compute_prompt_cost_usd(price: TokenPrice, tokens: int) -> float | None:

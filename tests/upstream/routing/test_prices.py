@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from app.dialects.usage import TokenUsage
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from app.upstream.routing.prices import (
-    build_cost_object,
     compute_call_cost_usd,
     compute_prompt_cost_usd,
     find_list_price,
@@ -76,20 +75,6 @@ def test_well_known_models_cost_what_their_makers_ask_for_writes_and_long_prompt
     claude = deployment("claude-sonnet-4-5")
     usage = TokenUsage(1_000_000, written_tokens=1_000_000, long_written_tokens=1_000_000)
     assert compute_call_cost_usd(claude, usage) == pytest.approx(6.0)
-
-
-def test_an_answers_cost_tells_each_token_once_and_no_dollars_without_all_prices() -> None:
-    usage = TokenUsage(1000, cached_tokens=600, written_tokens=300, output_tokens=50)
-    tokens = {"input": 100, "cached": 600, "written": 300, "output": 50}
-    summary = {"prompt_tokens": 400, "completion_tokens": 40}
-    priced, unpriced = deployment("m", PRICE), deployment("m")
-    assert build_cost_object(priced, None, summary) is None
-    own = (100 * 2 + 600 * 0.5 + 300 * 2 + 50 * 8) / 1e6
-    assert build_cost_object(priced, usage, None) == {**tokens, "summaries": 0, "usd": pytest.approx(own)}
-    assert build_cost_object(unpriced, usage, None) == {**tokens, "summaries": 0, "usd": None}
-    assert build_cost_object(priced, usage, summary) == {**tokens, "summaries": 440, "usd": None}
-    told = build_cost_object(priced, usage, {**summary, "cost_usd": 0.25})
-    assert told == {**tokens, "summaries": 440, "usd": pytest.approx(own + 0.25)}
 
 
 def test_what_was_not_sent_would_have_cost() -> None:
