@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -193,8 +192,7 @@ class AnswerEndpoint:
         if isinstance(answer, WholeAnswer):
             await self._send_json(answer, client)
         else:
-            silence_seconds = self._silence_seconds if waiter.accepts_events else math.inf
-            await self._send_stream(answer, request_id, client, waiter.answer_format, silence_seconds)
+            await self._send_stream(answer, request_id, client, waiter)
 
     async def _send_shutdown_error(self, scope: Scope, client: _ResponseSender, answer_format: AnswerFormat) -> None:
         """Tells the client that the server stops before its answer is complete: as an error response if nothing is sent
@@ -216,12 +214,7 @@ class AnswerEndpoint:
         await client.send({"type": "http.response.body", "body": answer.body})
 
     async def _send_stream(
-        self,
-        answer: StreamedAnswer,
-        request_id: str,
-        client: _ResponseSender,
-        answer_format: AnswerFormat,
-        silence_seconds: float,
+        self, answer: StreamedAnswer, request_id: str, client: _ResponseSender, waiter: AttemptWaiter
     ) -> None:
         """Sends the frames of a stream as they come. An unexpected failure is sent as an error frame, because the
         status is already sent.
@@ -236,8 +229,8 @@ class AnswerEndpoint:
                 async for frame in frames:
                     if not client.has_sent_head:
                         await self._send_stream_head(answer, client)
-                        if silence_seconds < math.inf:
-                            heartbeat = _Heartbeat(client, answer_format, silence_seconds)
+                        if waiter.accepts_events:
+                            heartbeat = _Heartbeat(client, waiter.answer_format, self._silence_seconds)
                     client.last_sent_at = time.monotonic()
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
             except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
@@ -245,7 +238,7 @@ class AnswerEndpoint:
                     await self._send_stream_head(answer, client)
                 failure = log_unexpected_error(error, request_id)
                 record_error(failure)
-                frame = answer_format.render_error_frames(failure)
+                frame = waiter.answer_format.render_error_frames(failure)
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
             finally:
                 if heartbeat is not None:

@@ -115,7 +115,8 @@ class BodyLimitMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = dict(scope["headers"]).get(b"content-length", b"")
+        raw_headers = dict(scope["headers"])
+        announced = raw_headers.get(b"content-length", b"")
         announced_bytes = int(announced) if announced.isdigit() else 0
         size = 0
 
@@ -134,7 +135,7 @@ class BodyLimitMiddleware:
 
         with self._budget.hold_body(UNKNOWN_SENDER) as held_body:
             scope[HELD_BODY] = held_body
-            encoding = dict(scope["headers"]).get(b"content-encoding", b"").decode("latin-1").strip().lower()
+            encoding = raw_headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
             if encoding in ("", "identity"):
                 await self._app(scope, receive_counted, send)
                 return

@@ -421,9 +421,3 @@ def _is_shown_before_boundary(seq: int, plan: Plan) -> bool:
 def _has_hidden_messages(plan: Plan) -> bool:
     """Whether there are messages to search: some that the view does not show, or some that will be summarized."""
     return plan.boundary_seq > 0 or bool(plan.to_summarize)
-
-
-def _replace_body(upstream_answer: UpstreamAnswer, body: bytes) -> UpstreamAnswer:
-    return replace(
-        upstream_answer, reply=BufferedReply(upstream_answer.reply.status, upstream_answer.reply.headers, body)
-    )
