@@ -201,6 +201,7 @@ class UpstreamCaller:
             return
         limit = view.compute_lowered_output_limit(added_tokens) or request.max_output_tokens
         prompt_tokens = view.prompt_tokens + view.budget.calibrate_tokens(added_tokens)
+        # Where writing to the cache has a price, a prompt that is written as a whole is the dearest.
         usage = TokenUsage(
             prompt_tokens,
             output_tokens=allowance.compute_answer_tokens(limit, request.choice_count),
