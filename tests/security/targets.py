@@ -221,7 +221,7 @@ def imported(data: bytes) -> None:
             found = import_file_parser.parse_import_file(data, wanted)
             for conversation in found:
                 for one in conversation.messages:
-                    _look_at(one.message.raw)
+                    _look_at(one.raw)
         except InvalidRequest as error:
             _check_refusal(error)
 
@@ -235,7 +235,7 @@ def items(data: bytes) -> None:
         return
     try:
         for one in parse_items(value if isinstance(value, list) else [value], open_calls=None):
-            _look_at(one.message.raw)
+            _look_at(one.raw)
     except InvalidRequest as error:
         _check_refusal(error)
 

@@ -1,9 +1,7 @@
 """Builds items of OpenAI's Conversations API from a log. Pure.
 
 A chat message becomes one item or several: its reasoning, its text, each of its calls. An item's id contains the
-message's link, so the id is the same in every branch that shares the message. Fields that a client sent with an item
-and that a chat message does not have are in `LogMessage.meta["item"]` (`conversations.items.item_parser`), and are
-added to the item again.
+message's link, so the id is the same in every branch that shares the message.
 """
 
 from __future__ import annotations
@@ -34,9 +32,6 @@ ItemObject = dict[str, Any]
 ItemKind = Literal["msg", "fc", "fco", "ctc", "rs"]
 """Message or an item of a hosted tool, call, a call's output, call of a custom tool, reasoning."""
 
-ITEM_FIELDS: Final = "item"
-"""Key in `LogMessage.meta`: fields of a client's items that a chat message does not have, by `message`, `reasoning`,
-`output`, and a list of `calls`."""
 DELETED: Final = "deleted"
 """Key in `LogMessage.meta`: which of the message's items were deleted."""
 ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
@@ -184,19 +179,19 @@ def _build_own_items(message: ResponsesMessage) -> list[tuple[ItemKind, ItemObje
 
 
 def _build_message_items(entry: LogMessage) -> list[tuple[ItemKind, ItemObject]]:
-    message, client_fields = entry.message, _read_client_item_fields(entry)
+    message = entry.message
     status = "incomplete" if entry.incomplete else "completed"
     kinds_and_items: list[tuple[ItemKind, ItemObject]] = []
     if message.role == "assistant" and (reasoning := build_reasoning_fields(message)) is not None:
-        kinds_and_items.append(
-            ("rs", {"type": "reasoning", **reasoning, "status": status, **client_fields.get("reasoning", {})})
-        )
-    calls = _build_call_items(entry, client_fields, status)
+        kinds_and_items.append(("rs", {"type": "reasoning", **reasoning, "status": status}))
+    calls = (
+        []
+        if message.role != "assistant"
+        else [_build_call_item(call, entry.seq, index, status) for index, call in enumerate(message.calls)]
+    )
     said = _build_message_fields(message)
     if said["content"] or not (kinds_and_items or calls):
-        kinds_and_items.append(
-            ("msg", _add_client_item_fields({**said, "status": status}, client_fields.get("message", {})))
-        )
+        kinds_and_items.append(("msg", {**said, "status": status}))
     return kinds_and_items + calls
 
 
@@ -209,41 +204,11 @@ def _build_message_fields(message: Item) -> ItemObject:
     }
 
 
-def _add_client_item_fields(item: ItemObject, client_fields: Mapping[str, Any]) -> ItemObject:
-    """Adds the client's other fields to an item and its parts."""
-    parts = client_fields.get("content", ())
-    # A redaction may have changed the content; then the client's fields fit no part any more.
-    if len(parts) == len(item["content"]):
-        item["content"] = [
-            _drop_foreign_annotations({**part, **more}) for part, more in zip(item["content"], parts, strict=True)
-        ]
-    return {**item, **{name: value for name, value in client_fields.items() if name != "content"}}
-
-
-def _drop_foreign_annotations(part: ItemObject) -> ItemObject:
-    """Removes annotations from any part but a model's text, as OpenAI's schema requires."""
-    return part if part["type"] == "output_text" else {name: part[name] for name in part if name != "annotations"}
-
-
-def _build_call_items(
-    entry: LogMessage, client_fields: Mapping[str, Any], status: str
-) -> list[tuple[ItemKind, ItemObject]]:
-    if entry.message.role != "assistant":
-        return []
-    calls = entry.message.calls
-    call_fields = client_fields.get("calls", ())
-    more = call_fields if len(call_fields) == len(calls) else [{}] * len(calls)
-    return [_build_call_item(call, entry.seq, index, status, more[index]) for index, call in enumerate(calls)]
-
-
-def _build_call_item(
-    call: ToolCall, seq: int, index: int, status: str, client_fields: Mapping[str, Any]
-) -> tuple[ItemKind, ItemObject]:
+def _build_call_item(call: ToolCall, seq: int, index: int, status: str) -> tuple[ItemKind, ItemObject]:
     named = {"call_id": derive_call_id(seq, index) if call.id is None else call.id, "name": call.name}
-    more = {"status": status, **client_fields}
     if call.kind == "custom":
-        return "ctc", {"type": "custom_tool_call", **named, "input": call.arguments, **more}
-    return "fc", {"type": "function_call", **named, "arguments": call.arguments, **more}
+        return "ctc", {"type": "custom_tool_call", **named, "input": call.arguments, "status": status}
+    return "fc", {"type": "function_call", **named, "arguments": call.arguments, "status": status}
 
 
 def derive_call_id(seq: int, index: int = 0) -> str:
@@ -265,8 +230,4 @@ def _build_tool_result_items(entry: LogMessage, call: LogMessage | None) -> list
     }
     if entry.message.name is not None:
         item["name"] = entry.message.name
-    return [("fco", {**item, **_read_client_item_fields(entry).get("output", {})})]
-
-
-def _read_client_item_fields(entry: LogMessage) -> Mapping[str, Any]:
-    return (entry.meta or {}).get(ITEM_FIELDS) or {}
+    return [("fco", item)]
