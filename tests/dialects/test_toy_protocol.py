@@ -27,7 +27,7 @@ from app.dialects.body.message_edits import apply_edit_operations
 from app.dialects.body.message_fields import extract_text
 from app.dialects.client_dialects import ClientDialect
 from app.dialects.item_decoding import decode_item
-from app.dialects.provider_dialect import RenderedMessages, SelectedFields
+from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_body_fields, decode_field
 from app.dialects.request_translation import TranslatedFields
 from app.dialects.stream_relay import StreamRelay
@@ -63,24 +63,11 @@ class ToyMessage(BodyMessage):
         return self.from_body(apply_edit_operations(self.body, operations))
 
 
-class ToyDecoder:
+class ToyDecoder(AnswerDecoder):
     """Answers of providers."""
 
     protocol = "toy"
-    has_awaited_call = False
-
-    def __init__(self, source_name: str = "upstream") -> None:
-        self.id: str | None = None
-        self.model: str | None = None
-        self.usage: dict[str, Any] | None = None
-        self.finish: str | None = None
-        self.error_data: bytes | None = None
-        self.is_complete = self.has_ended = self.holds_names = self.tells_others = False
-        self.awaited_name, self.words = "", ""
-
-    @property
-    def has_content(self) -> bool:
-        return bool(self.words)
+    words = ""
 
     def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
         event, values = orjson.loads(data), list[AnswerValue]()
@@ -92,6 +79,7 @@ class ToyDecoder:
             values.append(Begin(self.id))
         if words := event.get("said"):
             self.words += words
+            self.has_content = True
             values.append(Text(words))
         if "end" in event:
             self.finish, (asked, said) = event["end"], event["cost"]
@@ -106,20 +94,11 @@ class ToyDecoder:
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
         return self.whole
 
-    def decode_rest(self) -> list[AnswerValue]:
-        return []
-
     def build_item(self) -> Item:
         return ToyMessage.from_body({"role": "assistant", "content": self.words})
 
-    def build_alternatives(self) -> list[dict[str, Any]]:
-        return []
 
-    def build_facts(self) -> Mapping[str, Any]:
-        return {"id": self.id, "model": None, "finish_reason": self.finish, "usage": self.usage}
-
-
-class ToyProviderDialect:
+class ToyProviderDialect(ProviderDialect):
     """Requests to providers. Fields that the protocol lacks are left out."""
 
     protocol = client_protocol = "toy"
@@ -145,9 +124,6 @@ class ToyProviderDialect:
         is_edited: bool = False,
     ) -> RenderedMessages:
         return RenderedMessages([ToyMessage.from_body(decode_body(decode_item(bytes(raw)))).raw for raw in raws])
-
-    def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-        return {}
 
     def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
         return {}

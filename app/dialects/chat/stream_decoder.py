@@ -16,6 +16,7 @@ import msgspec
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep, write_large_integers_as_text
+from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import AnswerValue, Begin, Failure, Other, Usage
 from app.dialects.body.message import ChatMessage
 from app.dialects.chat.choice_collector import ChoiceCollector, ChoiceDelta
@@ -50,11 +51,8 @@ SAID_FIELDS: Final = frozenset({"role", "content", "reasoning_content", "refusal
 _HAS_LOGPROBS: Final = re.compile(rb'"logprobs"\s*:\s*\{').search
 
 
-class ChatStreamDecoder:
-    """Decodes a completion, chunk by chunk. Implements `dialects.answer_format.AnswerDecoder`.
-
-    Args:
-        source_name: the provider's name, for error messages.
+class ChatStreamDecoder(AnswerDecoder):
+    """Decodes a completion, chunk by chunk.
 
     Attributes:
         id: from the first chunk that has one.
@@ -67,16 +65,10 @@ class ChatStreamDecoder:
         is_complete: whether choice 0 and every other choice that began have a finish reason.
     """
 
-    protocol: Final = "openai"
-    __slots__ = (
-        *("_further_choices", "_first_choice", "_has_split_surrogates", "_source_name", "_values", "_waiting_logprobs"),
-        *("awaited_name", "chunk_count", "error", "error_data", "has_ended", "holds_names", "id"),
-        *("is_complete", "model", "tells_others", "usage"),
-    )
+    protocol = "openai"
 
     def __init__(self, source_name: str = "upstream") -> None:
-        self._source_name = source_name
-        self.awaited_name, self.holds_names, self.tells_others = "", False, False
+        super().__init__(source_name)
         self._first_choice = ChoiceCollector()
         self._further_choices: dict[int, ChoiceCollector] = {}
         self._has_split_surrogates = False
@@ -85,13 +77,8 @@ class ChatStreamDecoder:
         self._values: dict[int, ChoiceValues] = {}
         self._waiting_logprobs: dict[int, list[Any]] = {}
         """Log probabilities that belong to the next piece of text, by choice."""
-        self.id: str | None = None
-        self.model: str | None = None
-        self.usage: dict[str, Any] | None = None
         self.error: Any = None
-        self.error_data: bytes | None = None
         self.chunk_count = 0
-        self.is_complete = self.has_ended = False
 
     def add_chunk(self, data: bytes) -> bool:
         """Adds the data of one event, except `[DONE]`. Returns whether the chunk has a choice.
@@ -115,25 +102,16 @@ class ChatStreamDecoder:
             collector = self._find_choice_collector(choice.index) if choice.index else self._first_choice
             if choice.delta is not None:
                 collector.add_delta(choice.delta)
+                self.has_content = self.has_content or collector.has_content
             if choice.finish_reason:
                 self._finish_choice(collector, choice.finish_reason)
         return True
 
     def add_whole(self, body: bytes) -> None:
-        """Adds the body of a whole answer in place of chunks.
-
-        Raises:
-            UpstreamUnavailable: the body is not a JSON object.
-        """
         self.chunk_count += 1
         self._add_untyped_answer(body)
 
     def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
-        """Adds the data of one event and returns what it says. After a failure nothing more is said.
-
-        Raises:
-            UpstreamUnavailable: the data is not a JSON object.
-        """
         if data == DONE_DATA:
             self.has_ended = True
             return []
@@ -148,7 +126,6 @@ class ChatStreamDecoder:
         return [self._build_begin(data), *values] if is_first else values
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
-        """Returns what a whole answer says that was added by `add_whole`."""
         usage = [] if self.usage is None else [Usage(self.usage)]
         values = [self._build_begin(body), *self._read_others(body)]
         values += [*self._read_new_values(body), *self.decode_rest()]
@@ -156,11 +133,9 @@ class ChatStreamDecoder:
 
     @property
     def has_awaited_call(self) -> bool:
-        """Whether a call has begun of which no value tells yet, because it may be one of `awaited_name`."""
         return any(reader.has_awaited_call(self.awaited_name) for reader in self._values.values())
 
     def decode_rest(self) -> list[AnswerValue]:
-        """Returns what was held back, after the stream has ended without a finish reason."""
         return [value for reader in self._values.values() for value in reader.read_rest()]
 
     def _build_begin(self, data: bytes) -> Begin:
@@ -204,34 +179,14 @@ class ChatStreamDecoder:
         """Choice 0, as far as it has come."""
         return self._first_choice
 
-    @property
-    def finish(self) -> str | None:
-        """Returns the provider's word for how choice 0 ended; None if it has not ended."""
-        return self._first_choice.finish_reason
-
-    @property
-    def has_content(self) -> bool:
-        """Says whether anything has come that a user or program would see: text, a refusal, a tool call, audio."""
-        has_content = self._first_choice.has_content
-        return has_content or (
-            bool(self._further_choices) and any(choice.has_content for choice in self._further_choices.values())
-        )
-
-    def build_facts(self) -> dict[str, Any]:
-        """Returns the facts that are stored beside the answer; `stored_answer` renders the answer with them."""
-        finish_reason = self._first_choice.finish_reason
-        return {"id": self.id, "model": self.model, "finish_reason": finish_reason, "usage": self.usage}
-
     def build_message(self) -> dict[str, Any]:
         """Returns the assistant message of choice 0 as a client sends it back."""
         return self._build_choice_message(self._first_choice)
 
     def build_item(self) -> ChatMessage:
-        """Returns the message of choice 0, as the log keeps it."""
         return ChatMessage.from_body(self.build_message())
 
     def build_alternatives(self) -> list[dict[str, Any]]:
-        """Returns the assistant messages of all choices but choice 0, by index."""
         return [self._build_choice_message(self._further_choices[index]) for index in sorted(self._further_choices)]
 
     def _build_choice_message(self, choice: ChoiceCollector) -> dict[str, Any]:
@@ -258,6 +213,7 @@ class ChatStreamDecoder:
 
     def _finish_choice(self, choice_collector: ChoiceCollector, reason: str) -> None:
         choice_collector.finish_reason = reason
+        self.finish = self._first_choice.finish_reason
         if not self._further_choices:
             self.is_complete = True
             return
@@ -308,6 +264,7 @@ class ChatStreamDecoder:
         for delta in (choice.get("delta"), choice.get("message")):
             if isinstance(delta, dict):
                 collector.add_untyped_delta(delta)
+                self.has_content = self.has_content or collector.has_content
         reason = choice.get("finish_reason")
         if reason:
             self._finish_choice(collector, str(join_surrogates(reason) if self._has_split_surrogates else reason))

@@ -14,6 +14,7 @@ import orjson
 
 from app.conversation.item import Item
 from app.conversation.json_text import encode_compact_json
+from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,
     Begin,
@@ -88,38 +89,20 @@ _decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _NO_EVENT: Final = ResponseEvent("")
 
 
-class ResponsesStreamDecoder:
-    """Decodes a response, event by event. Implements `dialects.answer_format.AnswerDecoder`.
-
-    Args:
-        source_name: the provider's name, for error messages.
+class ResponsesStreamDecoder(AnswerDecoder):
+    """Decodes a response, event by event. What comes after the event that ends the stream says nothing.
 
     Attributes:
-        id, model, usage, finish, is_complete, has_content, error_data: as of `AnswerDecoder`.
-        has_ended: the event that ends the stream, or an error, has come. What comes after it says nothing.
         last_response: the response object with which the provider has ended the stream, with its bytes.
         has_failed: whether the provider has ended the stream with `response.failed`.
         unfinished: data of the events since the last time that no item was open.
     """
 
-    protocol: Final = "responses"
-    has_awaited_call: Final = False  # an item has its name from its beginning
-    __slots__ = (
-        *("_begin", "_begun_calls", "_call_count", "_created", "_has_begun", "_is_lenient", "_items", "_open_indexes"),
-        *("_service_tier", "_source_name", "_streamed_items"),
-        *("awaited_name", "error_data", "finish", "has_content", "has_ended", "has_failed", "holds_names", "id"),
-        *("is_complete", "last_response", "last_type", "model", "tells_others", "unfinished", "usage"),
-    )
+    protocol = "responses"
 
     def __init__(self, source_name: str = "upstream") -> None:
-        self._source_name = source_name
-        self.awaited_name, self.holds_names, self.tells_others = "", False, False
-        self.id: str | None = None
-        self.model: str | None = None
-        self.usage: dict[str, Any] | None = None
-        self.finish: str | None = None
-        self.is_complete = self.has_content = self.has_ended = self.has_failed = False
-        self.error_data: bytes | None = None
+        super().__init__(source_name)
+        self.has_failed = False
         self.last_response: bytes | None = None
         self.last_type = ""
         """The type of the event with the last response object."""
@@ -176,11 +159,6 @@ class ResponsesStreamDecoder:
         return event, data
 
     def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
-        """Adds the data of one event and returns what it says. After the end or a failure nothing more is said.
-
-        Raises:
-            UpstreamUnavailable: the data is not a JSON object.
-        """
         had_ended = self.has_ended
         event = self._read_event(data, name)
         if event is None:
@@ -189,17 +167,7 @@ class ResponsesStreamDecoder:
             return [Text(text, event.output_index)] if (text := _read_delta(event)) else []  # as nearly every event
         return [*self._read_values(event)]
 
-    def decode_rest(self) -> list[AnswerValue]:
-        """Returns nothing: no value is held back."""
-        return []
-
     def add_whole(self, body: bytes) -> None:
-        """Adds the body of a whole answer in place of events. A response that failed, or a body that is an error, sets
-        `error_data`.
-
-        Raises:
-            UpstreamUnavailable: the body is neither a response nor an error.
-        """
         if body.lstrip()[:1] != b"{":
             raise UpstreamUnavailable("The response is not a JSON object.")
         response = _decode_normalized(body)
@@ -219,7 +187,6 @@ class ResponsesStreamDecoder:
             self.is_complete = self.has_ended = True
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
-        """Returns what a whole answer says that was added by `add_whole`."""
         response = _decode_normalized(body)
         values: list[AnswerValue] = [self._build_begin()]
         for index, item in enumerate(_list_objects(response.get("output"))):
@@ -239,15 +206,7 @@ class ResponsesStreamDecoder:
         return self._items
 
     def build_item(self) -> Item:
-        """Returns the answer's items, as the log keeps them."""
         return build_items_message(self.list_items())
-
-    def build_alternatives(self) -> list[dict[str, Any]]:
-        """Returns no messages: the Responses API has one answer to each question."""
-        return []
-
-    def build_facts(self) -> dict[str, Any]:
-        return {"id": self.id, "model": self.model, "finish_reason": self.finish, "usage": self.usage}
 
     def _read_event(self, data: bytes, name: bytes) -> ResponseEvent | None:
         """Reads an event and what it says of the whole answer; None for one that says nothing more."""
