@@ -9,7 +9,7 @@ import orjson
 
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.message_rendering import render_messages_for_chat
-from app.dialects.provider_dialect import RenderedMessages, SelectedFields
+from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_field
 from app.dialects.request_translation import OUTPUT_LIMIT_FIELDS
 
@@ -18,7 +18,7 @@ ANSWER_KEY: Final = b'"choices"'
 GATEWAY_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
 
 
-class ChatProviderDialect:
+class ChatProviderDialect(ProviderDialect):
     protocol = "openai"
     client_protocol = "chat"
     messages_field = "messages"
