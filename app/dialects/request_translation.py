@@ -34,82 +34,49 @@ from app.dialects.summarizer_fields import choose_output_limit_field
 from app.errors import InvalidRequest
 
 Fate = Literal["passed", "translated", "ours", "warned", "refused"]
-FATES_TO_CHAT: Final[Mapping[str, Fate]] = {
-    "access_programs": "warned",
-    "background": "refused",
-    "background_options": "warned",
-    "context_management": "ours",
-    "conversation": "ours",
-    "image": "warned",
-    "include": "translated",
-    "input": "translated",
-    "instructions": "translated",
-    "max_output_tokens": "translated",
-    "max_tool_calls": "warned",
-    "metadata": "ours",
-    "model": "passed",
-    "moderation": "passed",
-    "parallel_tool_calls": "translated",
-    "previous_response_id": "ours",
-    "prompt": "refused",
-    "prompt_cache_key": "passed",
-    "prompt_cache_options": "translated",
-    "prompt_cache_retention": "passed",
-    "reasoning": "translated",
-    "safety_identifier": "passed",
-    "service_tier": "passed",
-    "store": "ours",
-    "stream": "passed",
-    "stream_options": "translated",
-    "temperature": "passed",
-    "text": "translated",
-    "tool_choice": "translated",
-    "tools": "translated",
-    "top_logprobs": "translated",
-    "top_p": "passed",
-    "truncation": "ours",
-    "user": "passed",
-}
+
+
+def name_fates(names_by_fate: Mapping[Fate, Sequence[str]]) -> dict[str, Fate]:
+    """Returns the fate of each field."""
+    return {name: fate for fate, names in names_by_fate.items() for name in names}
+
+
+FATES_TO_CHAT: Final = name_fates(
+    {
+        "passed": (
+            *("model", "moderation", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
+            *("service_tier", "stream", "temperature", "top_p", "user"),
+        ),
+        "translated": (
+            *("include", "input", "instructions", "max_output_tokens", "parallel_tool_calls"),
+            *("prompt_cache_options", "reasoning", "stream_options", "text", "tool_choice", "tools"),
+            *("top_logprobs",),
+        ),
+        "ours": ("context_management", "conversation", "metadata", "previous_response_id", "store", "truncation"),
+        "warned": ("access_programs", "background_options", "image", "max_tool_calls"),
+        "refused": ("background", "prompt"),
+    }
+)
 """What becomes of each field of a Responses request if the provider speaks Chat Completions."""
-FATES_TO_RESPONSES: Final[Mapping[str, Fate]] = {
-    "audio": "refused",
-    "frequency_penalty": "warned",
-    "function_call": "refused",
-    "functions": "refused",
-    "logit_bias": "refused",
-    "logprobs": "translated",
-    "max_completion_tokens": "translated",
-    "max_tokens": "translated",
-    "messages": "translated",
-    "metadata": "passed",
-    "modalities": "refused",
-    "model": "passed",
-    "moderation": "passed",
-    "n": "refused",
-    "parallel_tool_calls": "passed",
-    "prediction": "warned",
-    "presence_penalty": "warned",
-    "prompt_cache_key": "passed",
-    "prompt_cache_options": "passed",
-    "prompt_cache_retention": "passed",
-    "reasoning_effort": "translated",
-    "response_format": "translated",
-    "safety_identifier": "passed",
-    "seed": "warned",
-    "service_tier": "passed",
-    "stop": "refused",
-    "store": "ours",
-    "stream": "passed",
-    "stream_options": "translated",
-    "temperature": "passed",
-    "tool_choice": "translated",
-    "tools": "translated",
-    "top_logprobs": "passed",
-    "top_p": "passed",
-    "user": "passed",
-    "verbosity": "translated",
-    "web_search_options": "refused",
-}
+FATES_TO_RESPONSES: Final = name_fates(
+    {
+        "passed": (
+            *("metadata", "model", "moderation", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options"),
+            *("prompt_cache_retention", "safety_identifier", "service_tier", "stream", "temperature"),
+            *("top_logprobs", "top_p", "user"),
+        ),
+        "translated": (
+            *("logprobs", "max_completion_tokens", "max_tokens", "messages", "reasoning_effort", "response_format"),
+            *("stream_options", "tool_choice", "tools", "verbosity"),
+        ),
+        "ours": ("store",),
+        "warned": ("frequency_penalty", "prediction", "presence_penalty", "seed"),
+        "refused": (
+            *("audio", "function_call", "functions", "logit_bias", "modalities", "n", "stop"),
+            *("web_search_options",),
+        ),
+    }
+)
 """What becomes of each field of a chat completion request if the provider speaks the Responses API."""
 MIN_OUTPUT_TOKENS: Final = 16
 """OpenAI refuses a lower `max_output_tokens`."""
