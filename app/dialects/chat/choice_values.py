@@ -42,19 +42,6 @@ class ChoiceValues:
         tells_others: as of `AnswerDecoder`; then other fields of reasoning than `reasoning_content` are no values.
     """
 
-    __slots__ = (
-        *("_annotation_count", "_begun_calls", "_choice", "_has_finished", "_has_text", "_number", "_part_count"),
-        *(
-            "_reasoning_count",
-            "_reasoning_name",
-            "_reasoning_names",
-            "_reasoning_part",
-            "_reasoning_place",
-            "_refusal_count",
-        ),
-        "_text_count",
-    )
-
     def __init__(self, choice: ChoiceCollector, number: int, *, tells_others: bool = False) -> None:
         self._choice = choice
         self._reasoning_names = REASONING_TEXTS[:1] if tells_others else (*REASONING_TEXTS, *REASONING_BLOCKS)

@@ -42,19 +42,6 @@ class ChatStreamEncoder:
         has_begun: whether the client has got a first chunk, which tells the role.
     """
 
-    __slots__ = (
-        "_calls",
-        "_delta_begin",
-        "_has_own_identity",
-        "_identity",
-        "_members",
-        "_reasoning_place",
-        "_text_begin",
-        "_text_blocks",
-        "_text_length",
-        "has_begun",
-    )
-
     def __init__(self, identity: Mapping[str, Any] | None = None) -> None:
         self._has_own_identity = identity is not None
         self.has_begun = self._has_own_identity

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
-from app.dialects.answer_format import EventStyle, render_progress_event
+from app.dialects.answer_format import Progress
 from app.dialects.error_body import encode_error_body
 from app.errors import GatewayError, UpstreamUnavailable
 
@@ -37,52 +37,22 @@ def render_error_frames(error: GatewayError) -> bytes:
     return b"data: " + encode_error_body(error) + b"\n\n" + DONE_FRAME
 
 
-class CompactionProgressStream:
-    """Renders a stream that begins before the upstream answers, because a compaction runs first.
+def build_progress_identity(progress: Progress) -> dict[str, Any]:
+    """Returns what all chunks have in common of a stream that begins with the progress of a compaction."""
+    named = {"id": progress.completion_id, "object": "chat.completion.chunk"}
+    return {**named, "created": progress.created, "model": progress.model}
 
-    All chunks of the stream belong to one completion.
+
+def render_progress_chunk(progress: Progress, extra: Mapping[str, Any], **delta: str) -> bytes:
+    """Renders a chunk without content.
 
     Args:
-        completion_id, created, model: identify the completion; `created` in Unix seconds.
-        style: the form of the progress events.
-        fields: our status fields for the frames during the compaction; they describe the view before the compaction.
+        extra: further fields of the chunk.
+        delta: further fields of the delta.
     """
-
-    def __init__(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
-        self.completion_id = completion_id
-        self.identity = {
-            "id": completion_id,
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": model,
-        }
-        self._style = style
-        self._fields = fields
-
-    def render_start(self, event: Mapping[str, Any]) -> bytes:
-        """Renders the first chunk, with the event that a compaction has started."""
-        return self._render_event(event, {"role": "assistant", "content": ""})
-
-    def render_heartbeat(self) -> bytes:
-        """Renders a chunk without content, so that the client's read timeout does not expire."""
-        return self._render_chunk({"content": ""})
-
-    def render_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
-        """Renders the chunk with the outcome of the compaction.
-
-        Args:
-            fields: our status fields for the view after the compaction.
-        """
-        self._fields = fields
-        return self._render_event(event, {"content": ""})
-
-    def _render_event(self, event: Mapping[str, Any], delta: Mapping[str, Any]) -> bytes:
-        return render_progress_event(self._style, event, lambda extra: self._render_chunk(delta, extra))
-
-    def _render_chunk(self, delta: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:
-        choice = {"index": 0, "delta": dict(delta), "finish_reason": None}
-        body = {**self.identity, "choices": [choice], **(extra or {})}
-        return b"data: " + splice_fields(orjson.dumps(body), self._fields) + b"\n\n"
+    choice = {"index": 0, "delta": {**delta, "content": ""}, "finish_reason": None}
+    body = {**build_progress_identity(progress), "choices": [choice], **extra}
+    return b"data: " + splice_fields(orjson.dumps(body), progress.fields) + b"\n\n"
 
 
 def decode_chunk(data: bytes) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from app.dialects.chat.stream_frames import encode_chunk
 class ToolCallCollector:
     """Collects the calls of one message, in order."""
 
-    __slots__ = ("_calls", "_latest_by_index")
-
     def __init__(self) -> None:
         self._calls: list[PartialToolCall] = []
         self._latest_by_index: dict[int, PartialToolCall] = {}
@@ -65,8 +63,6 @@ class ToolCallCollector:
 
 class PartialToolCall:
     """A call as far as it has come."""
-
-    __slots__ = ("argument_pieces", "id", "index", "name", "other_fields")
 
     def __init__(self, index: int | None) -> None:
         self.index = index
