@@ -14,15 +14,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.conversation.item import TOOL_RESULT_ROLES, Item, ToolCall
+from app.conversation.item import TOOL_RESULT_ROLES, Item
 from app.dialects.item_decoding import decode_item
+from app.dialects.items.chat_message_items import build_shown_items
 from app.dialects.items.item_kinds import CALL_OUTPUT_TYPES
 from app.dialects.items.item_parts import (
     begins_with_text,
     build_item_text_part,
-    build_message_parts,
-    build_reasoning_fields,
-    build_speaker_fields,
     build_tool_output,
 )
 from app.dialects.items.message import ResponsesMessage
@@ -34,7 +32,6 @@ ItemKind = Literal["msg", "fc", "fco", "ctc", "rs"]
 
 DELETED: Final = "deleted"
 """Key in `LogMessage.meta`: which of the message's items were deleted."""
-ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
 CALL_TYPES: Final = tuple(CALL_OUTPUT_TYPES)
 """Types of items that are tool calls."""
 KINDS_BY_TYPE: Final[Mapping[str, ItemKind]] = {
@@ -93,12 +90,17 @@ def build_items(entry: LogMessage, *, call: LogMessage | None = None, with_delet
         with_deleted: with deleted items, in their redacted form.
     """
     if isinstance(entry.message, ResponsesMessage):
-        kinds_and_items = _build_own_items(entry.message)
+        items = [_build_own_item(item) for item in entry.message.items]
     elif entry.message.role in TOOL_RESULT_ROLES:
-        kinds_and_items = _build_tool_result_items(entry, call)
+        items = [_build_tool_result_item(entry, call)]
     else:
-        kinds_and_items = _build_message_items(entry)
-    items = _assign_item_ids(entry, kinds_and_items)
+        status = "incomplete" if entry.incomplete else "completed"
+        items = build_shown_items(
+            entry.message,
+            status,
+            lambda one, number, _: derive_call_id(entry.seq, number) if one.id is None else one.id,
+        )
+    items = _assign_item_ids(entry, items)
     deleted = () if with_deleted else ((entry.meta or {}).get(DELETED) or {}).get("parts", ())
     return [item for part, item in enumerate(items) if part not in deleted]
 
@@ -123,8 +125,8 @@ def build_instruction_items(conversation: Conversation) -> list[ItemObject]:
     """Builds items from a conversation's stored instructions, which come before the log."""
     items = []
     for index, raw in enumerate(conversation.state.get(STORED_INSTRUCTIONS, ())):
-        fields = _build_message_fields(decode_item(raw.encode()))
-        items.append({"id": _build_instruction_id(index, raw), **fields, "status": "completed"})
+        (item,) = build_shown_items(decode_item(raw.encode()), "completed", lambda *_: "")
+        items.append({"id": _build_instruction_id(index, raw), **item})
     return items
 
 
@@ -155,60 +157,23 @@ def _build_instruction_id(index: int, raw: str) -> str:
     return f"msg_i{index:04x}{hashlib.sha256(raw.encode()).hexdigest()[:LINK_HEX_CHARS]}"
 
 
-def _assign_item_ids(entry: LogMessage, kinds_and_items: Sequence[tuple[ItemKind, ItemObject]]) -> list[ItemObject]:
+def _assign_item_ids(entry: LogMessage, items: Sequence[ItemObject]) -> list[ItemObject]:
     created = {"created_at": int(entry.created_at.timestamp())} if entry.created_at else {}
     return [
-        {"id": build_item_id(kind, entry, part), **item, **created} for part, (kind, item) in enumerate(kinds_and_items)
+        {"id": build_item_id(KINDS_BY_TYPE.get(item["type"], "msg"), entry, part), **item, **created}
+        for part, item in enumerate(items)
     ]
 
 
-def _build_own_items(message: ResponsesMessage) -> list[tuple[ItemKind, ItemObject]]:
-    """Returns the items of a message of the Responses protocol. The client's or provider's `id` becomes `client_id`,
+def _build_own_item(item: ItemObject | str) -> ItemObject:
+    """Returns an item of a message of the Responses protocol. The client's or provider's `id` becomes `client_id`,
     because the gateway gives the item an id of its own."""
-    kinds_and_items: list[tuple[ItemKind, ItemObject]] = []
-    for item in message.items:
-        client_item: ItemObject = {"role": "system", "content": item} if isinstance(item, str) else dict(item)
-        client_id = client_item.pop("id", None)
-        fields = {"status": "completed", "type": "message", **client_item}
-        if isinstance(fields.get("content"), str):
-            fields["content"] = [build_item_text_part(fields["content"], is_answer=fields.get("role") == "assistant")]
-        if client_id is not None:
-            fields["client_id"] = client_id
-        kinds_and_items.append((KINDS_BY_TYPE.get(fields["type"], "msg"), fields))
-    return kinds_and_items
-
-
-def _build_message_items(entry: LogMessage) -> list[tuple[ItemKind, ItemObject]]:
-    message = entry.message
-    status = "incomplete" if entry.incomplete else "completed"
-    kinds_and_items: list[tuple[ItemKind, ItemObject]] = []
-    if message.role == "assistant" and (reasoning := build_reasoning_fields(message)) is not None:
-        kinds_and_items.append(("rs", {"type": "reasoning", **reasoning, "status": status}))
-    calls = (
-        []
-        if message.role != "assistant"
-        else [_build_call_item(call, entry.seq, index, status) for index, call in enumerate(message.calls)]
-    )
-    said = _build_message_fields(message)
-    if said["content"] or not (kinds_and_items or calls):
-        kinds_and_items.append(("msg", {**said, "status": status}))
-    return kinds_and_items + calls
-
-
-def _build_message_fields(message: Item) -> ItemObject:
-    return {
-        "type": "message",
-        "role": message.role if message.role in ITEM_ROLES else "unknown",
-        "content": build_message_parts(message),
-        **build_speaker_fields(message),
-    }
-
-
-def _build_call_item(call: ToolCall, seq: int, index: int, status: str) -> tuple[ItemKind, ItemObject]:
-    named = {"call_id": derive_call_id(seq, index) if call.id is None else call.id, "name": call.name}
-    if call.kind == "custom":
-        return "ctc", {"type": "custom_tool_call", **named, "input": call.arguments, "status": status}
-    return "fc", {"type": "function_call", **named, "arguments": call.arguments, "status": status}
+    client_item: ItemObject = {"role": "system", "content": item} if isinstance(item, str) else dict(item)
+    client_id = client_item.pop("id", None)
+    fields = {"status": "completed", "type": "message", **client_item}
+    if isinstance(fields.get("content"), str):
+        fields["content"] = [build_item_text_part(fields["content"], is_answer=fields.get("role") == "assistant")]
+    return fields if client_id is None else {**fields, "client_id": client_id}
 
 
 def derive_call_id(seq: int, index: int = 0) -> str:
@@ -216,7 +181,7 @@ def derive_call_id(seq: int, index: int = 0) -> str:
     return f"call_{seq:08x}{index:02x}"
 
 
-def _build_tool_result_items(entry: LogMessage, call: LogMessage | None) -> list[tuple[ItemKind, ItemObject]]:
+def _build_tool_result_item(entry: LogMessage, call: LogMessage | None) -> ItemObject:
     calls = call.message.calls if call is not None else ()
     call_id = entry.message.result_for
     if call_id is None and call is not None:
@@ -228,6 +193,4 @@ def _build_tool_result_items(entry: LogMessage, call: LogMessage | None) -> list
         "output": build_tool_output(entry.message),
         "status": "completed",
     }
-    if entry.message.name is not None:
-        item["name"] = entry.message.name
-    return [("fco", item)]
+    return item if entry.message.name is None else {**item, "name": entry.message.name}
