@@ -16,8 +16,7 @@ import orjson
 
 from app.conversation.item import CountedSchemas
 from app.dialects.body.counted_content import read_schemas
-from app.dialects.request_body import decode_field
-from app.dialects.responses.request import decode_typed_field
+from app.dialects.request_body import decode_field, decode_typed_field, remove_own_metadata
 from app.dialects.responses.tools import (
     check_tool_choice,
     check_tools,
@@ -162,8 +161,7 @@ def translate_fields_to_responses(fields: Mapping[str, bytes]) -> TranslatedFiel
         InvalidRequest: a field is invalid, or without it the answer would be another one; `param` names it.
     """
     dropped: list[str] = []
-    translated = pass_fields(fields, FATES_TO_RESPONSES, dropped) | {"store": b"false"}
-    _strip_conversation_id(translated)
+    translated = remove_own_metadata(pass_fields(fields, FATES_TO_RESPONSES, dropped)) | {"store": b"false"}
     if tools := decode_field(fields, "tools"):
         translated["tools"] = orjson.dumps(translate_tools_to_responses(tools, dropped))
     if (choice := translate_tool_choice_to_responses(decode_field(fields, "tool_choice"))) is not None:
@@ -199,8 +197,7 @@ def select_fields_for_responses(fields: Mapping[str, bytes]) -> dict[str, bytes]
         InvalidRequest: a field that has to be changed cannot be decoded.
     """
     selected = {name: bytes(raw) for name, raw in fields.items() if name not in WITHHELD_FIELDS}
-    selected["store"] = b"false"
-    _strip_conversation_id(selected)
+    selected = remove_own_metadata(selected) | {"store": b"false"}
     if b"comparison_response_id" in selected.get("prompt_cache_options", b""):
         # It is the id of a response of ours, which means nothing to the provider.
         options = decode_typed_field(fields, "prompt_cache_options", dict) or {}
@@ -341,17 +338,6 @@ def _translate_stream_options(fields: Mapping[str, bytes], dropped: list[str]) -
     if options.get("include_obfuscation") is None or not decode_field(fields, "stream"):
         return {}
     return {"stream_options": orjson.dumps({"include_obfuscation": options["include_obfuscation"]})}
-
-
-def _strip_conversation_id(fields: dict[str, bytes]) -> None:
-    """Removes the gateway's conversation id from `metadata`."""
-    if b"conversation_id" not in fields.get("metadata", b""):
-        return
-    metadata = decode_typed_field(fields, "metadata", dict) or {}
-    kept = {name: value for name, value in metadata.items() if name != "conversation_id"}
-    fields["metadata"] = orjson.dumps(kept)
-    if not kept:
-        del fields["metadata"]
 
 
 def _may_reason(fields: Mapping[str, bytes]) -> bool:

@@ -7,23 +7,21 @@ any other field is read without types, so that no field of a message is lost.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
-import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep, write_large_integers_as_text
+from app.conversation.json_depth import may_be_too_deep, write_large_integers_as_text
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import AnswerValue, Begin, Failure, Other, Usage
 from app.dialects.body.message import ChatMessage
 from app.dialects.chat.choice_collector import ChoiceCollector, ChoiceDelta
 from app.dialects.chat.choice_values import PROTOCOL, ChoiceValues
-from app.dialects.chat.stream_frames import ERROR_EVENT, decode_chunk, parse_integer
+from app.dialects.chat.stream_frames import ERROR_EVENT
+from app.dialects.provider_json import decode_leniently, decode_object, join_surrogates
 from app.dialects.sse import DONE_DATA
-from app.errors import UpstreamUnavailable
 
 
 class _ChunkChoice(msgspec.Struct, gc=False):
@@ -95,7 +93,7 @@ class ChatStreamDecoder(AnswerDecoder):
         if chunk.object == "error" or may_be_too_deep(data):
             return self._add_untyped_answer(data)
         if self.id is None or chunk.usage or chunk.x_groq is not None:
-            self._add_answer_fields(chunk)
+            self._add_answer_fields(chunk.id, chunk.model, chunk.usage, chunk.x_groq)
         if not chunk.choices:
             return False
         for choice in chunk.choices:
@@ -139,14 +137,14 @@ class ChatStreamDecoder(AnswerDecoder):
         return [value for reader in self._values.values() for value in reader.read_rest()]
 
     def _build_begin(self, data: bytes) -> Begin:
-        created = decode_chunk(data).get("created")
+        created = decode_object(data).get("created")
         return Begin(self.id, created if isinstance(created, int) else None, self.model)
 
     def _read_others(self, data: bytes) -> list[AnswerValue]:
         """Reads the fields of a chunk or a whole answer that no value says, or not in full."""
         if not self.tells_others:
             return []
-        members = decode_chunk(data)
+        members = decode_object(data)
         others: list[AnswerValue] = []
         if fields := {name: member for name, member in members.items() if name not in SAID_MEMBERS}:
             others.append(Other(PROTOCOL, fields, choice=None))
@@ -193,13 +191,15 @@ class ChatStreamDecoder(AnswerDecoder):
         message = choice.build_message()
         return join_surrogates(message) if self._has_split_surrogates else message
 
-    def _add_answer_fields(self, chunk: _StreamChunk) -> None:
+    def _add_answer_fields(self, completion_id: object, model: object, usage: object, x_groq: object) -> None:
         if self.id is None:
-            self.id, self.model = chunk.id or None, self.model or chunk.model or None
-        if chunk.usage:
-            self.usage = write_large_integers_as_text(chunk.usage)
-        elif chunk.x_groq is not None:
-            self._read_groq_usage(chunk.x_groq)
+            self.id = completion_id if isinstance(completion_id, str) and completion_id else None
+            if self.model is None and isinstance(model, str):
+                self.model = model or None
+        if not usage or not isinstance(usage, dict):
+            usage = x_groq.get("usage") if isinstance(x_groq, dict) else None
+        if isinstance(usage, dict):
+            self.usage = write_large_integers_as_text(usage)
 
     def _find_choice_collector(self, index: int) -> ChoiceCollector:
         if index == 0:
@@ -221,42 +221,19 @@ class ChatStreamDecoder(AnswerDecoder):
             choice.finish_reason is not None for choice in (self._first_choice, *self._further_choices.values())
         )
 
-    def _set_id_and_model(self, completion_id: object, model: object) -> None:
-        if isinstance(completion_id, str) and completion_id:
-            self.id = completion_id
-        if isinstance(model, str) and model and self.model is None:
-            self.model = model
-
-    def _read_groq_usage(self, x_groq: object) -> None:
-        if isinstance(x_groq, dict) and isinstance(x_groq.get("usage"), dict):
-            self.usage = write_large_integers_as_text(x_groq["usage"])
-
     def _add_untyped_answer(self, data: bytes) -> bool:
-        try:
-            chunk = _require_object(_check_depth(orjson.loads(data), data, self._source_name), self._source_name)
-        except orjson.JSONDecodeError:
-            chunk = _require_object(_decode_split_surrogates(data, self._source_name), self._source_name)
-            self._has_split_surrogates = True
-            self._add_untyped_answer_fields(join_surrogates(chunk), data)
-        else:
-            self._add_untyped_answer_fields(chunk, data)
+        chunk, is_lenient = decode_leniently(data, repr(self._source_name))
+        self._has_split_surrogates = self._has_split_surrogates or is_lenient
+        fields = join_surrogates(chunk) if is_lenient else chunk
+        error = fields if fields.get("object") == "error" else fields.get("error")
+        if error is not None:
+            self.error, self.error_data = error, data
+        self._add_answer_fields(fields.get("id"), fields.get("model"), fields.get("usage"), fields.get("x_groq"))
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._add_untyped_choice(choice)
         return bool(choices)
-
-    def _add_untyped_answer_fields(self, chunk: dict[str, Any], data: bytes) -> None:
-        error = chunk if chunk.get("object") == "error" else chunk.get("error")
-        if error is not None:
-            self.error, self.error_data = error, data
-        if self.id is None:
-            self._set_id_and_model(chunk.get("id"), chunk.get("model"))
-        usage = chunk.get("usage")
-        if usage and isinstance(usage, dict):
-            self.usage = write_large_integers_as_text(usage)
-        else:
-            self._read_groq_usage(chunk.get("x_groq"))
 
     def _add_untyped_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")
@@ -272,53 +249,7 @@ class ChatStreamDecoder(AnswerDecoder):
 
 def _read_logprobs(data: bytes) -> Iterator[tuple[int, list[Any]]]:
     """Reads the log probabilities of each choice of a chunk or a whole answer."""
-    for choice in join_surrogates(decode_chunk(data)).get("choices") or ():
+    for choice in join_surrogates(decode_object(data)).get("choices") or ():
         match choice:
             case {"logprobs": {"content": list(tokens)}}:
                 yield choice.get("index") or 0, [token for token in tokens if isinstance(token, dict)]
-
-
-def _decode_split_surrogates(data: bytes, source: str) -> Any:
-    """Decodes a chunk that may hold lone surrogates: some servers cut an emoji's two halves apart. orjson
-    refuses them.
-    """
-    try:
-        decoded = json.loads(data, parse_int=parse_integer)
-    except (ValueError, RecursionError) as error:
-        raise UpstreamUnavailable(f"{source!r} answered with data that is not JSON.") from error
-    return _check_depth(decoded, data, source)
-
-
-def _check_depth(decoded: Any, data: bytes, source: str) -> Any:
-    if may_be_too_deep(data) and is_too_deep(decoded):
-        raise UpstreamUnavailable(f"{source!r} answered with data that {TOO_DEEP_MESSAGE}")
-    return decoded
-
-
-def _require_object(chunk: Any, source: str) -> dict[str, Any]:
-    # Some servers (Gemini's) wrap an error in a list.
-    if isinstance(chunk, list) and len(chunk) == 1:
-        chunk = chunk[0]
-    if not isinstance(chunk, dict):
-        raise UpstreamUnavailable(f"{source!r} answered with data that is not a JSON object.")
-    return chunk
-
-
-def normalize_json(data: bytes) -> bytes:
-    """Returns a provider's JSON as every reader takes it. What only lenient readers take is changed: lone halves of
-    surrogate pairs become U+FFFD, numbers that no double holds null or text.
-
-    Raises:
-        UpstreamUnavailable: the data is nested too deeply, or is not JSON.
-    """
-    try:
-        orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return orjson.dumps(write_large_integers_as_text(join_surrogates(decode_chunk(data))))
-    return data
-
-
-def join_surrogates(value: Any) -> Any:
-    """Returns JSON with the halves of surrogate pairs joined; a half that stays alone becomes U+FFFD."""
-    text = json.dumps(value, ensure_ascii=False)
-    return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

@@ -22,8 +22,8 @@ from app.dialects.answer_events import (
     Usage,
 )
 from app.dialects.chat.choice_collector import ChoiceCollector
-from app.dialects.chat.stream_decoder import ChatStreamDecoder, join_surrogates
-from app.dialects.chat.stream_frames import encode_chunk
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.provider_json import encode_json, join_surrogates
 
 PROTOCOL: Final = "openai"
 PARAGRAPH_BREAK: Final = "\n\n"
@@ -140,7 +140,7 @@ class ChatStreamEncoder:
 
     def _set_identity(self, identity: Mapping[str, Any]) -> None:
         self._identity = {**identity, "object": "chat.completion.chunk"}
-        self._delta_begin = encode_chunk(self._identity)[:-1] + b',"choices":[{"index":0,"delta":{'
+        self._delta_begin = encode_json(self._identity)[:-1] + b',"choices":[{"index":0,"delta":{'
         self._text_begin = self._delta_begin + b'"content":'
 
     def _join_text(self, value: Text) -> str:
@@ -158,7 +158,7 @@ class ChatStreamEncoder:
 
     def _encode_chunk(self, members: Mapping[str, Any]) -> bytes:
         others, self._members = self._members, {}
-        return encode_chunk({**self._identity, **members, **others})
+        return encode_json({**self._identity, **members, **others})
 
 
 class BodyAssembler:
@@ -227,7 +227,7 @@ def encode_completion(values: Sequence[AnswerValue]) -> bytes:
         **({} if usage is None else {"usage": usage}),
         **({} if begin.service_tier is None else {"service_tier": begin.service_tier}),
     }
-    return encode_chunk(completion)
+    return encode_json(completion)
 
 
 def _encode_text(text: str) -> bytes:
@@ -235,4 +235,4 @@ def _encode_text(text: str) -> bytes:
     try:
         return orjson.dumps(text)
     except TypeError:
-        return encode_chunk(text)
+        return encode_json(text)

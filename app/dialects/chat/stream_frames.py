@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.dialects.answer_format import Progress
 from app.dialects.error_body import encode_error_body
-from app.errors import GatewayError, UpstreamUnavailable
+from app.errors import GatewayError
 
 ERROR_EVENT: Final = b"error"
 """The name of an error event."""
-MAX_INTEGER_DIGITS: Final = 19
 DONE_FRAME: Final = b"data: [DONE]\n\n"
 
 
@@ -53,51 +50,3 @@ def render_progress_chunk(progress: Progress, extra: Mapping[str, Any], **delta:
     choice = {"index": 0, "delta": {**delta, "content": ""}, "finish_reason": None}
     body = {**build_progress_identity(progress), "choices": [choice], **extra}
     return b"data: " + splice_fields(orjson.dumps(body), progress.fields) + b"\n\n"
-
-
-def decode_chunk(data: bytes) -> dict[str, Any]:
-    """Decodes a JSON object of an upstream's stream, as leniently as the stream collector does.
-
-    Accepts halves of a surrogate pair, and takes a single object out of a list.
-
-    Raises:
-        UpstreamUnavailable: the data is nested too deeply, or is not JSON; the collector's typed decoder skips fields
-            that it does not know.
-    """
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        # Some servers split a character between two chunks and send half of a surrogate pair, which orjson refuses.
-        value = _decode_leniently(data)
-    if may_be_too_deep(data) and is_too_deep(value):
-        raise UpstreamUnavailable(f"The provider's answer {TOO_DEEP_MESSAGE}")
-    chunk: dict[str, Any] = value[0] if isinstance(value, list) else value
-    return chunk
-
-
-def _decode_leniently(data: bytes) -> Any:
-    try:
-        return json.loads(data, parse_int=parse_integer)
-    except (ValueError, RecursionError) as error:
-        raise UpstreamUnavailable("The upstream's stream contains data that is not JSON.") from error
-
-
-def parse_integer(digits: str) -> int | float:
-    """Reads an integer as orjson does: one that 64 bits cannot hold becomes a float."""
-    return int(digits) if len(digits) < MAX_INTEGER_DIGITS else float(digits)
-
-
-def encode_chunk(body: Any) -> bytes:
-    """Encodes JSON that may hold halves of a surrogate pair or integers beyond 64 bits.
-
-    Raises:
-        UpstreamUnavailable: the value is nested too deeply.
-    """
-    try:
-        return orjson.dumps(body)
-    except TypeError:
-        pass
-    try:
-        return json.dumps(body, separators=(",", ":")).encode()
-    except RecursionError as error:
-        raise UpstreamUnavailable("The upstream's stream contains data that is nested too deeply.") from error

@@ -15,12 +15,11 @@ from app.dialects.chat.stream_frames import (
     DONE_FRAME,
     ERROR_EVENT,
     build_progress_identity,
-    decode_chunk,
-    encode_chunk,
     render_progress_chunk,
     splice_fields,
 )
 from app.dialects.messages.message import find_message_with_thinking
+from app.dialects.provider_json import decode_object, encode_json
 from app.dialects.sse import DONE_DATA
 from app.dialects.stream_relay import RelayOptions, StreamRelay
 
@@ -148,7 +147,7 @@ class ChatStreamSplicer(StreamRelay):
 
     def _render_empty_chunk(self, other: bytes, delta: Mapping[str, str], fields: bytes) -> bytes:
         """Renders a chunk without text that belongs to the completion of another chunk."""
-        members = decode_chunk(other)
+        members = decode_object(other)
         identity = {name: members[name] for name in IDENTITY_FIELDS if name in members}
         choice = {"index": 0, "delta": delta, "finish_reason": None}
-        return self._render_chunk(encode_chunk({**identity, "choices": [choice]}), fields)
+        return self._render_chunk(encode_json({**identity, "choices": [choice]}), fields)

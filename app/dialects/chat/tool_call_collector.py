@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from app.dialects.chat.stream_frames import encode_chunk
+from app.dialects.provider_json import encode_json
 
 
 class ToolCallCollector:
@@ -129,7 +129,7 @@ class PartialToolCall:
         if isinstance(arguments, str):
             self.argument_pieces.append(arguments)
         elif arguments is not None:
-            self.argument_pieces.append(encode_chunk(arguments).decode())
+            self.argument_pieces.append(encode_json(arguments).decode())
         rest = {key: value for key, value in function.items() if key not in ("name", "arguments") and value is not None}
         if rest:
             self.other_fields["function"] = merge_json(self.other_fields.get("function"), rest)

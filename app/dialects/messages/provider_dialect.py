@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 import orjson
 
 from app.conversation.item import Item
-from app.dialects.chat.provider_dialect import remove_own_metadata
 from app.dialects.messages.message_rendering import (
     MAX_CACHE_MARKS,
     render_messages_for_anthropic,
@@ -21,7 +20,7 @@ from app.dialects.messages.request_fields import (
 )
 from app.dialects.messages.stream_decoder import MessagesStreamDecoder, starts_message
 from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
-from app.dialects.request_body import decode_field
+from app.dialects.request_body import decode_field, remove_own_metadata
 from app.dialects.sealed_parts import find_loop_answer, restore_thinking
 
 DROPPED_THINKING: Final = {"prefix_mismatch_behavior": "drop_block"}

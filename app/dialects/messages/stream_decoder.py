@@ -26,10 +26,10 @@ from app.dialects.answer_events import (
     Text,
     Usage,
 )
-from app.dialects.chat.stream_decoder import normalize_json
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.message_body import THINKING_TYPES, Block
 from app.dialects.messages.message_rendering import build_sealed_text
+from app.dialects.provider_json import normalize_json
 from app.errors import UpstreamUnavailable
 
 FINISH_REASONS: Final[Mapping[str, str]] = {

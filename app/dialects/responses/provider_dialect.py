@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
 from app.conversation.item import Item
-from app.dialects.chat.provider_dialect import remove_own_metadata
 from app.dialects.message_rendering import needs_rendering_for_responses, render_messages_for_responses
 from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
 from app.dialects.reasoning_restoration import find_bare_reasoning, restore_reasoning
-from app.dialects.request_body import decode_field
+from app.dialects.request_body import decode_field, remove_own_metadata
 from app.dialects.request_translation import (
     MIN_OUTPUT_TOKENS,
     select_fields_for_responses,

@@ -29,11 +29,10 @@ from app.dialects.answer_events import (
     Text,
     Usage,
 )
-from app.dialects.chat.stream_decoder import join_surrogates, normalize_json
-from app.dialects.chat.stream_frames import decode_chunk, encode_chunk
 from app.dialects.items.chat_form import build_tool_call, read_reasoning_texts
 from app.dialects.items.item_kinds import is_client_call
 from app.dialects.items.message import build_items_message
+from app.dialects.provider_json import decode_object, encode_json, join_surrogates, normalize_json
 from app.dialects.sse import DONE_DATA
 from app.errors import UpstreamUnavailable
 
@@ -176,7 +175,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
             self.error_data = body
         elif response.get("error") or status not in ANSWERED_STATUSES:
             default_message = f"The response has the status {status!r}."
-            self.error_data = encode_chunk(_build_error_body(response.get("error"), default_message))
+            self.error_data = encode_json(_build_error_body(response.get("error"), default_message))
         elif not isinstance(output, list):
             raise UpstreamUnavailable("The response has no list of output items.")
         else:
@@ -255,7 +254,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
         return event
 
     def _fail(self, error: Any) -> None:
-        self.error_data, self.has_ended = encode_chunk(_build_error_body(error, "The response failed.")), True
+        self.error_data, self.has_ended = encode_json(_build_error_body(error, "The response failed.")), True
 
     def _set_identity(self, response: Mapping[str, Any]) -> None:
         response_id, model, created = response.get("id"), response.get("model"), response.get("created_at")
@@ -484,12 +483,7 @@ def _decode_leniently(data: bytes, source: str) -> ResponseEvent:
         msgspec.ValidationError: a field has another type than it must have.
         UpstreamUnavailable: the data is not a JSON object.
     """
-    try:
-        body = decode_chunk(data)
-    except UpstreamUnavailable as error:
-        raise UpstreamUnavailable(f"{source!r} answered with data that is not JSON.") from error
-    if not isinstance(body, dict):
-        raise UpstreamUnavailable(f"{source!r} answered with data that is not a JSON object.")
+    body = decode_object(data, repr(source))
     fields = {name: body[name] for name in ResponseEvent.__struct_fields__ if name in body}
     raw_fields = {name: msgspec.Raw(json.dumps(fields[name]).encode()) for name in _RAW_FIELDS & fields.keys()}
     names = join_surrogates({name: value for name, value in fields.items() if name not in raw_fields})
@@ -508,7 +502,7 @@ def _decode_normalized(data: bytes) -> dict[str, Any]:
     Raises:
         UpstreamUnavailable: the data is nested too deeply, or is not JSON.
     """
-    return decode_chunk(normalize_json(data))
+    return decode_object(normalize_json(data))
 
 
 def _read_delta(event: ResponseEvent) -> str:
