@@ -106,12 +106,10 @@ NEUTRAL_VALUES: Final[Mapping[str, Sequence[object]]] = {
 """Values that ask for nothing: without the field, the answer is the same."""
 INCLUDED_LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED_REASONING: Final = "reasoning.encrypted_content"
-INCLUDABLE: Final = frozenset(
-    {
-        *(INCLUDED_LOGPROBS, INCLUDED_REASONING, "file_search_call.results", "web_search_call.results"),
-        *("web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url"),
-        "code_interpreter_call.outputs",
-    }
+INCLUDABLE: Final = (
+    *(INCLUDED_LOGPROBS, INCLUDED_REASONING, "file_search_call.results", "web_search_call.results"),
+    *("web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url"),
+    "code_interpreter_call.outputs",
 )
 """OpenAI's values of `include`. All but the first are about items that Chat Completions does not have, or that the
 gateway itself keeps."""
@@ -269,7 +267,7 @@ def _translate_tools(fields: Mapping[str, bytes], dropped: list[str]) -> dict[st
 def _translate_include(fields: Mapping[str, bytes], dropped: list[str]) -> dict[str, bytes]:
     """Builds the chat fields for logarithmic probabilities."""
     included = decode_typed_field(fields, "include", list) or []
-    dropped += [f"`include` ({shorten_name(str(one))})" for one in included if not _is_includable(one)]
+    dropped += [f"`include` ({shorten_name(str(one))})" for one in included if one not in INCLUDABLE]
     if INCLUDED_LOGPROBS not in included:
         return {}  # Chat Completions refuses `top_logprobs` without `logprobs`; the Responses API ignores it.
     count = decode_typed_field(fields, "top_logprobs", int)
@@ -349,10 +347,6 @@ def _may_reason(fields: Mapping[str, bytes]) -> bool:
 def is_non_reasoning_model(upstream_model: str) -> bool:
     """Returns whether the name is that of an OpenAI model that does not reason."""
     return _NON_REASONING_MODELS.match(upstream_model.rpartition("/")[2]) is not None
-
-
-def _is_includable(value: object) -> bool:
-    return isinstance(value, str) and value in INCLUDABLE
 
 
 def render_field_warnings(dropped: Sequence[str], protocol: str) -> list[str]:

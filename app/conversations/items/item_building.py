@@ -14,15 +14,14 @@ from typing import Any, Final, Literal
 import msgspec
 
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.conversation.item import TOOL_RESULT_ROLES, Item
+from app.conversation.item import TOOL_RESULT_ROLES
 from app.dialects.item_decoding import decode_item
 from app.dialects.items.chat_message_items import build_shown_items
 from app.dialects.items.item_kinds import CALL_OUTPUT_TYPES
 from app.dialects.items.item_parts import (
-    begins_with_text,
-    build_item_text_part,
     build_tool_output,
 )
+from app.dialects.items.listed_items import complete_item
 from app.dialects.items.message import ResponsesMessage
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 
@@ -107,18 +106,8 @@ def build_items(entry: LogMessage, *, call: LogMessage | None = None, with_delet
 
 def find_message_item_id(entry: LogMessage) -> str:
     """Returns the id of a message's `message` item; of its first item if it has none."""
-    if _begins_with_message_item(entry.message):
-        return build_item_id("msg", entry, 0)
     items = build_items(entry, with_deleted=True)
     return str(next((item["id"] for item in items if item["type"] == "message"), items[0]["id"]))
-
-
-def _begins_with_message_item(message: Item) -> bool:
-    """Returns whether a message's first item is certainly a `message` item. That is so for nearly all messages, and
-    their ids are then made without building items."""
-    if isinstance(message, ResponsesMessage):
-        return False
-    return message.role not in TOOL_RESULT_ROLES and begins_with_text(message)
 
 
 def build_instruction_items(conversation: Conversation) -> list[ItemObject]:
@@ -170,9 +159,7 @@ def _build_own_item(item: ItemObject | str) -> ItemObject:
     because the gateway gives the item an id of its own."""
     client_item: ItemObject = {"role": "system", "content": item} if isinstance(item, str) else dict(item)
     client_id = client_item.pop("id", None)
-    fields = {"status": "completed", "type": "message", **client_item}
-    if isinstance(fields.get("content"), str):
-        fields["content"] = [build_item_text_part(fields["content"], is_answer=fields.get("role") == "assistant")]
+    fields = {"status": "completed", **complete_item(client_item)}
     return fields if client_id is None else {**fields, "client_id": client_id}
 
 

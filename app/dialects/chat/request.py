@@ -62,7 +62,9 @@ def parse_chat_fields(fields: Mapping[str, bytes]) -> ChatFields:
         stream=decode_typed_field(fields, "stream", bool) or False,
         wants_usage=bool((decode_typed_field(fields, "stream_options", dict) or {}).get("include_usage")),
         choice_count=_parse_positive_integer(fields, "n") or 1,
-        max_output_tokens=_parse_max_output_tokens(fields),
+        # OpenAI's newer field wins over the older one.
+        max_output_tokens=_parse_positive_integer(fields, "max_completion_tokens")
+        or _parse_positive_integer(fields, "max_tokens"),
         store=store,
     )
 
@@ -111,11 +113,6 @@ def _parse_model(fields: Mapping[str, bytes]) -> str:
     if not isinstance(model, str) or not model:
         raise InvalidRequest("`model` must be a non-empty string.", code="invalid_type", param="model")
     return check_name(model, "model")
-
-
-def _parse_max_output_tokens(fields: Mapping[str, bytes]) -> int | None:
-    """Returns the longest allowed answer, in tokens: OpenAI's newer field wins over the older one."""
-    return _parse_positive_integer(fields, "max_completion_tokens") or _parse_positive_integer(fields, "max_tokens")
 
 
 def _parse_positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:

@@ -53,14 +53,10 @@ class ChatStreamDecoder(AnswerDecoder):
     """Decodes a completion, chunk by chunk.
 
     Attributes:
-        id: from the first chunk that has one.
-        model: from the first chunk that has one.
+        id, model: from the first chunk that has one.
         usage: the last one reported, with integers beyond 64 bits as text or floats; None if there was none.
-        error: a top-level `error` (or `{"object": "error"}`), decoded; None if there was none.
-        error_data: the event data that carried it, for `overflow_detection.detect_overflow`.
+        error_data: the data with a top-level `error`, or of an error object; None if there was none.
         chunk_count: how many chunks were added.
-        has_ended: whether `decode` has read the end of the stream.
-        is_complete: whether choice 0 and every other choice that began have a finish reason.
     """
 
     protocol = "openai"
@@ -75,7 +71,6 @@ class ChatStreamDecoder(AnswerDecoder):
         self._values: dict[int, ChoiceValues] = {}
         self._waiting_logprobs: dict[int, list[Any]] = {}
         """Log probabilities that belong to the next piece of text, by choice."""
-        self.error: Any = None
         self.chunk_count = 0
 
     def add_chunk(self, data: bytes) -> bool:
@@ -115,7 +110,7 @@ class ChatStreamDecoder(AnswerDecoder):
             return []
         usage_before, is_first = self.usage, self.chunk_count == 0
         self.add_chunk(data)
-        if self.error is not None or name == ERROR_EVENT:
+        if self.error_data is not None or name == ERROR_EVENT:
             self.error_data = self.error_data or data
             return [Failure(self.error_data)]
         values = [*self._read_others(data), *self._read_new_values(data)]
@@ -227,7 +222,7 @@ class ChatStreamDecoder(AnswerDecoder):
         fields = join_surrogates(chunk) if is_lenient else chunk
         error = fields if fields.get("object") == "error" else fields.get("error")
         if error is not None:
-            self.error, self.error_data = error, data
+            self.error_data = data
         self._add_answer_fields(fields.get("id"), fields.get("model"), fields.get("usage"), fields.get("x_groq"))
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():

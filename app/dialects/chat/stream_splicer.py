@@ -97,7 +97,7 @@ class ChatStreamSplicer(StreamRelay):
         was_complete = answer.is_complete
         usage_before = answer.usage
         has_choice = answer.add_chunk(data)
-        if answer.error is not None or name == ERROR_EVENT:
+        if answer.error_data is not None or name == ERROR_EVENT:
             self._fail(answer.error_data or data)
             return self._release_last_chunk()
         held_frame = self._release_last_chunk()

@@ -6,7 +6,7 @@ Calls that the provider runs itself, and citations of the provider's files, have
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -94,6 +94,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
     Attributes:
         last_response: the response object with which the provider has ended the stream, with its bytes.
         has_failed: whether the provider has ended the stream with `response.failed`.
+        ended_items: the items that are done, by output index, with the provider's bytes.
         unfinished: data of the events since the last time that no item was open.
     """
 
@@ -102,6 +103,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
     def __init__(self, source_name: str = "upstream") -> None:
         super().__init__(source_name)
         self.has_failed = False
+        self.ended_items: dict[int, bytes] = {}
         self.last_response: bytes | None = None
         self.last_type = ""
         """The type of the event with the last response object."""
@@ -114,8 +116,6 @@ class ResponsesStreamDecoder(AnswerDecoder):
         """Whether an item, or a piece of one, has come."""
         self._is_lenient = False
         """Whether the last event was one that only lenient readers take."""
-        self._items: dict[int, bytes] = {}
-        """Items that are done, by output index, with their bytes."""
         self._open_indexes: set[int] = set()
         self._streamed_items: set[int | None] = set()
         """Output indexes of items of which a delta has come."""
@@ -144,10 +144,9 @@ class ResponsesStreamDecoder(AnswerDecoder):
         if kind in _CONTENT_DELTA_TYPES:
             self.has_content = self.has_content or bool(_read_delta(event))
         elif event.item:
-            item = _decode_object(event.item)
-            self.has_content = self.has_content or is_client_call(item) or any(_list_said(item))
+            self.has_content = self.has_content or _say_something([_decode_object(event.item)])
         if kind == ITEM_DONE:
-            self._items[event.output_index or 0] = bytes(event.item)
+            self.ended_items[event.output_index or 0] = bytes(event.item)
             self._open_indexes.discard(event.output_index or 0)
             if not self._open_indexes:
                 self.unfinished.clear()
@@ -180,8 +179,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
             raise UpstreamUnavailable("The response has no list of output items.")
         else:
             self.last_response = normalize_json(body)
-            items = _list_objects(output)
-            self.has_content = any(is_client_call(item) or any(_list_said(item)) for item in items)
+            self.has_content = _say_something(_list_objects(output))
             self._read_end(response)
             self.is_complete = self.has_ended = True
 
@@ -197,12 +195,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
         """Returns the items of the answer that are done, with the provider's bytes."""
         if self.last_response is not None and (items := read_output_items(self.last_response)):
             return items
-        return [self._items[index] for index in sorted(self._items)]
-
-    @property
-    def ended_items(self) -> Mapping[int, bytes]:
-        """The items that are done, by output index, with the provider's bytes."""
-        return self._items
+        return [self.ended_items[index] for index in sorted(self.ended_items)]
 
     def build_item(self) -> Item:
         return build_items_message(self.list_items())
@@ -247,8 +240,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
             self.is_complete = self.has_ended = True
             if not self._has_begun:
                 # A server that streams nothing but the whole response.
-                items = _list_objects(response.get("output"))
-                self.has_content = any(is_client_call(item) or any(_list_said(item)) for item in items)
+                self.has_content = _say_something(_list_objects(response.get("output")))
         elif kind in (ITEM_ADDED, ITEM_DONE) or kind in _REASONING_DELTA_TYPES or kind in _CONTENT_DELTA_TYPES:
             self._has_begun = True
         return event
@@ -266,7 +258,9 @@ class ResponsesStreamDecoder(AnswerDecoder):
         if self.id is None:
             self._set_identity(response)
         calls = self._begun_calls or any(map(is_client_call, _list_objects(response.get("output"))))
-        has_calls = bool(calls) or any(is_client_call(_decode_object(msgspec.Raw(one))) for one in self._items.values())
+        has_calls = bool(calls) or any(
+            is_client_call(_decode_object(msgspec.Raw(one))) for one in self.ended_items.values()
+        )
         tier = response.get("service_tier")
         self._service_tier = tier if isinstance(tier, str) and tier else None
         self.finish = _choose_finish_reason(response, has_calls=has_calls)
@@ -416,10 +410,12 @@ def _move_citation(citation: Mapping[str, Any], offset: int) -> dict[str, Any]:
     }
 
 
-def _list_said(item: Mapping[str, Any]) -> Iterator[Any]:
-    if item.get("type") == "message":
-        for part in _list_objects(item.get("content")):
-            yield part.get("refusal") if part.get("type") == "refusal" else part.get("text")
+def _say_something(items: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether items have something that a user or program would see: a call, a text, a refusal."""
+    contents = [part for item in items if item.get("type") == "message" for part in _list_objects(item.get("content"))]
+    return any(map(is_client_call, items)) or any(
+        part.get("refusal" if part.get("type") == "refusal" else "text") for part in contents
+    )
 
 
 def _encode_unless_text(value: Any) -> str:
