@@ -6,7 +6,7 @@ provider has cut them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from app.dialects.answer_events import (
@@ -46,8 +46,9 @@ class ChoiceValues:
         self._choice = choice
         self._reasoning_names = REASONING_TEXTS[:1] if tells_others else (*REASONING_TEXTS, *REASONING_BLOCKS)
         self._number = number
-        self._text_count = self._part_count = self._refusal_count = self._reasoning_count = 0
-        self._annotation_count = 0
+        self._text_count = 0
+        self._taken: dict[str, int] = {}
+        """How many pieces of each other field were read."""
         self._has_text = False
         self._reasoning_name: str | None = None
         """The field that the reasoning is read from."""
@@ -81,17 +82,12 @@ class ChoiceValues:
     ) -> Iterator[AnswerValue]:
         yield from self._read_reasoning(choice)
         yield from self._read_text(choice, logprobs)
-        if "refusal" in choice.text_fields:
-            pieces = choice.text_fields["refusal"]
-            if text := "".join(pieces[self._refusal_count :]):
-                yield Refusal(text, choice=self._number)
-            self._refusal_count = len(pieces)
-        annotations = choice.list_fields.get("annotations", ())
-        for annotation in annotations[self._annotation_count :]:
+        if text := "".join(self._take_new("refusal", choice.text_fields)):
+            yield Refusal(text, choice=self._number)
+        for annotation in self._take_new("annotations", choice.list_fields):
             if (citation := convert_citation(annotation)) is not None:
                 del citation["type"]
                 yield Citation(citation, choice=self._number)
-        self._annotation_count = len(annotations)
         has_finished = choice.finish_reason is not None
         if choice.tool_calls is not None:
             for number, call in enumerate(choice.tool_calls.partial_calls):
@@ -117,9 +113,8 @@ class ChoiceValues:
         if choice.content_parts:
             if self._text_count:
                 # The collector has made the text before the first part a part of its own, unless it was empty.
-                self._part_count, self._text_count = 1 if self._has_text else 0, 0
-            new_parts, self._part_count = choice.content_parts[self._part_count :], len(choice.content_parts)
-            for part in new_parts:
+                self._taken["content"], self._text_count = int(self._has_text), 0
+            for part in self._take_new("content", {"content": choice.content_parts}):
                 if is_reasoning_part(part):
                     if text := read_reasoning_text(part):
                         yield Reasoning(text, choice=self._number)
@@ -130,6 +125,12 @@ class ChoiceValues:
         count = self._text_count = len(pieces)
         if count != taken:
             yield from self._build_text(pieces[taken] if count == taken + 1 else "".join(pieces[taken:]), logprobs)
+
+    def _take_new(self, name: str, fields: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
+        """Returns the pieces of a field that have come since the last call."""
+        pieces = fields.get(name, ())
+        taken, self._taken[name] = self._taken.get(name, 0), len(pieces)
+        return pieces[taken:]
 
     def _build_text(self, text: str, logprobs: list[Any]) -> Iterator[AnswerValue]:
         if text:
@@ -144,16 +145,11 @@ class ChoiceValues:
             if self._reasoning_name is None:
                 return
         if self._reasoning_name in REASONING_BLOCKS:
-            blocks = choice.list_fields[self._reasoning_name]
-            new_blocks, self._reasoning_count = blocks[self._reasoning_count :], len(blocks)
-            for block in new_blocks:
+            for block in self._take_new(self._reasoning_name, choice.list_fields):
                 if isinstance(block, dict):
                     yield from self._read_reasoning_block(block)
-            return
-        pieces = choice.text_fields[self._reasoning_name]
-        if text := "".join(pieces[self._reasoning_count :]):
+        elif text := "".join(self._take_new(self._reasoning_name, choice.text_fields)):
             yield Reasoning(text, choice=self._number)
-        self._reasoning_count = len(pieces)
 
     def _read_reasoning_block(self, block: Mapping[str, Any]) -> Iterator[AnswerValue]:
         """Reads a piece of OpenRouter's `reasoning_details` or of litellm's `thinking_blocks`. Pieces of one type and
