@@ -56,7 +56,7 @@ class ChoiceValues:
         """Type and index of the block of reasoning that came last."""
         self._reasoning_part = 0
         self._begun_calls: dict[int, int] = {}
-        """How much of each call's text was read: pieces of the arguments, or characters of the input."""
+        """How many pieces of each call's text were read."""
         self._has_finished = False
 
     def read_new(self, logprobs: list[Any], awaited_name: str | None = "") -> list[AnswerValue]:
@@ -100,8 +100,7 @@ class ChoiceValues:
         """Returns whether a call has begun that no value tells of, and that may be one of a tool of this name."""
         calls = () if self._choice.tool_calls is None else self._choice.tool_calls.partial_calls
         return any(
-            number not in self._begun_calls and awaited_name.startswith(_read_call_name(call))
-            for number, call in enumerate(calls)
+            number not in self._begun_calls and awaited_name.startswith(call.name) for number, call in enumerate(calls)
         )
 
     def read_rest(self) -> list[AnswerValue]:
@@ -171,38 +170,18 @@ class ChoiceValues:
     def _read_call(
         self, number: int, call: PartialToolCall, awaited_name: str | None = "", *, is_last: bool
     ) -> Iterator[AnswerValue]:
-        taken, text = _read_call_text(call, self._begun_calls.get(number, 0))
+        text = "".join(call.text_pieces[self._begun_calls.get(number, 0) :])
         # Its beginning names the call, so it waits for name and id; for an id that comes too late it does not wait.
         # Some servers send a name in several fragments. Arguments come after the name: with them it is complete.
-        name = _read_call_name(call)
+        name = call.name
         is_whole = awaited_name is not None and not awaited_name.startswith(name)
         is_named = bool(name and (text or (call.id and is_whole)))
         if number not in self._begun_calls and not is_last and not is_named:
             return
         if number not in self._begun_calls:
-            yield CallBegin(number, call.id or "", _read_call_name(call), _is_custom(call), self._number)
+            yield CallBegin(number, call.id or "", name, call.is_custom, self._number)
             if fields := {name: field for name, field in call.other_fields.items() if name not in ("type", "custom")}:
                 yield Other(PROTOCOL, fields, number, self._number)
-        self._begun_calls[number] = taken
+        self._begun_calls[number] = len(call.text_pieces)
         if text:
             yield CallText(number, text, self._number)
-
-
-def _is_custom(call: PartialToolCall) -> bool:
-    return call.other_fields.get("type") == "custom" or "custom" in call.other_fields
-
-
-def _read_call_name(call: PartialToolCall) -> str:
-    custom = call.other_fields.get("custom")
-    name = custom.get("name") if isinstance(custom, dict) else call.name
-    return name if isinstance(name, str) else ""
-
-
-def _read_call_text(call: PartialToolCall, taken: int) -> tuple[int, str]:
-    """Returns how much of a call's text has come, and what of it is new."""
-    custom = call.other_fields.get("custom")
-    if isinstance(custom, dict):
-        text = str(custom.get("input", ""))
-        return len(text), text[taken:]
-    pieces = call.argument_pieces
-    return len(pieces), "".join(pieces[taken:])

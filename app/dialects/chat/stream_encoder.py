@@ -60,7 +60,7 @@ class ChatStreamEncoder:
         self.has_begun = self.has_begun or decoder.chunk_count > 0
         calls = decoder.first_choice.tool_calls
         for number, call in enumerate(() if calls is None else calls.partial_calls):
-            self._calls.setdefault((0, number), "custom" in call.other_fields)
+            self._calls.setdefault((0, number), call.is_custom)
 
     def encode(self, value: AnswerValue) -> bytes:
         """Returns the JSON text of the chunk that says a value; nothing if there is none.
