@@ -106,9 +106,8 @@ class ChatMessageItems:
 
     def build_items(self, message: Item) -> list[ItemObject]:
         body = decode_body(message)
-        for name, value in body.items():
-            if value and name not in EXPRESSED_FIELDS and not (name == "name" and body.get("role") == "function"):
-                self._left_out.add(f"the field {name!r} of messages")
+        expressed = EXPRESSED_FIELDS | {"name"} if message.role == "function" else EXPRESSED_FIELDS
+        self._left_out.add_fields(body, expressed, "messages")
         match message.role:
             case "assistant":
                 return self._build_answer_items(message, body)
@@ -200,9 +199,7 @@ class ChatMessageItems:
         if converted_part is None:
             self._left_out.add_type(kind, "parts")
             return None
-        for name, value in part.items():
-            if value and name not in EXPRESSED_PART_FIELDS:
-                self._left_out.add(f"the field {name!r} of content parts")
+        self._left_out.add_fields(part, EXPRESSED_PART_FIELDS, "content parts")
         if isinstance(part.get(CACHE_BREAKPOINT_FIELD), Mapping):
             converted_part[CACHE_BREAKPOINT_FIELD] = part[CACHE_BREAKPOINT_FIELD]
         return converted_part
