@@ -362,14 +362,41 @@ def test_a_sentence_that_was_said_again_and_again_is_quoted_once() -> None:
     assert text.count("too small for an espresso machine") == 1
 
 
-def test_what_looks_like_an_answer_is_preferred() -> None:
-    vague = [user("The charge number ninety on the card is odd."), assistant("I see.")]
-    log = log_of(
-        [*SMALL_TALK, *vague, user("About that charge, it was $49.99."), assistant("I see."), *vague, *SMALL_TALK]
-    )
-    quotation = quoted(log, "How much was the charge?", room=110)
+def test_the_message_between_two_quoted_ones_is_quoted() -> None:
+    told = [user("The regatta begins at the old pier."), assistant("Lovely."), user("The regatta is on Sunday.")]
+    log = log_of([*SMALL_TALK, *told, *SMALL_TALK])
+    assert seqs(quoted(log, "I go to the regatta.")) == [40, 41, 42]
+
+
+def test_a_question_beside_the_best_message_brings_its_answer() -> None:
+    told = [
+        user("The boathouse needs a new roof before the winter."),
+        assistant("I can see that. Do you have any suggestions?"),
+        user("Ninety square metres of slate."),
+        assistant("Fine."),
+    ]
+    log = log_of([*SMALL_TALK, *told, *SMALL_TALK])
+    assert {40, 41, 42} <= set(seqs(quoted(log, "What do we need for the boathouse?", room=160)))
+
+
+def test_of_a_long_answer_the_best_part_comes_along() -> None:
+    lines = LONG.split("\n")
+    lines[40] = "The launch code is written on the back of the door."
+    log = log_of([*SMALL_TALK, user("Where is the launch code?"), assistant("\n".join(lines)), *SMALL_TALK])
+    quotation = quoted(log, "I need the launch code of the rocket.")
     assert quotation is not None
-    assert "$49.99" in text_of(quotation, log)
+    assert seqs(quotation) == [40, 41]
+    assert lines[40] in text_of(quotation, log)
+    assert lines[0] not in text_of(quotation, log)
+
+
+def test_two_facts_are_quoted_for_a_question_that_asks_for_both() -> None:
+    told = [user("My launch code is Xylophone."), assistant("Noted.")]
+    others = [user("My gym locker has the number 458."), assistant("Noted.")]
+    log = log_of([*SMALL_TALK, *told, *SMALL_TALK, *others, *SMALL_TALK])
+    assert {40, 82} <= set(
+        seqs(quoted(log, "What is my launch code, and which locker do I have in the gym?", room=200))
+    )
 
 
 def test_how_an_answer_is_to_look_is_not_looked_up() -> None:
