@@ -376,7 +376,14 @@ def test_a_question_beside_the_best_message_brings_its_answer() -> None:
         assistant("Fine."),
     ]
     log = log_of([*SMALL_TALK, *told, *SMALL_TALK])
-    assert {40, 41, 42} <= set(seqs(quoted(log, "What do we need for the boathouse?", room=160)))
+    assert seqs(quoted(log, "What do we need for the boathouse?", room=108)) == [40, 41, 42]
+
+
+def test_for_a_statement_only_passages_near_the_best_one_are_quoted() -> None:
+    strong, weak = user("The regatta ends at the lighthouse pier."), user("I like every pier that there is, you know.")
+    log = log_of([*SMALL_TALK, strong, assistant("Noted."), *SMALL_TALK, weak, assistant("Noted."), *SMALL_TALK])
+    assert seqs(quoted(log, "I go to the regatta at the lighthouse pier.")) == [40]
+    assert {40, 82} <= set(seqs(quoted(log, "Where is the regatta at the lighthouse pier?")))
 
 
 def test_of_a_long_answer_the_best_part_comes_along() -> None:
