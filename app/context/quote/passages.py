@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -23,6 +23,7 @@ from app.conversation.word_aliases import SearchTerm
 SATURATION: Final = 1.2
 LENGTH_SHARE: Final = 0.75
 """BM25's k1 and b, at their usual values."""
+RARITY_FITTING_ROUNDS: Final = 4
 WHOLE_MESSAGE_CHARS: Final = 240
 """A message up to this length is one passage."""
 PASSAGE_CHARS: Final = 60
@@ -82,12 +83,29 @@ def _split_text(text: str) -> Iterator[tuple[int, int]]:
             start = end
 
 
-def estimate_rarities(passages: Iterable[Passage], searched_message_count: int) -> dict[str, float]:
-    """Returns the inverse document frequency of each term. Messages without any term are not among the candidates, so
-    they are counted by `searched_message_count`."""
-    holding = Counter(term for term, _ in {(term, passage.seq) for passage in passages for term in passage.occurrences})
-    count = max(searched_message_count, *holding.values(), 1)
-    return {term: math.log(1 + (count - times + 0.5) / (times + 0.5)) for term, times in holding.items()}
+def estimate_rarities(hits: Sequence[tuple[AbstractSet[str], float]], searched_message_count: int) -> dict[str, float]:
+    """Returns the inverse document frequency of each term in all searched messages.
+
+    Hits are only the best matches, so a term that most of them have looks rarer than it is: it stands in many messages
+    that the search left out. But each score is the sum of its terms' true rarities, and the estimates are fitted to the
+    scores.
+
+    Args:
+        hits: for each match, the terms of the question in it, and its score.
+        searched_message_count: how many messages were searched.
+    """
+    holding = Counter(term for terms, _ in hits for term in terms)
+    count = max(searched_message_count, len(hits))
+    rarities = {term: math.log(1 + (count - times + 0.5) / (times + 0.5)) for term, times in holding.items()}
+    for _ in range(RARITY_FITTING_ROUNDS):
+        ratios = dict.fromkeys(rarities, 0.0)
+        for terms, score in hits:
+            estimated = sum(rarities[term] for term in terms)
+            ratio = min(1.0, score / estimated) if estimated else 1.0
+            for term in terms:
+                ratios[term] += ratio
+        rarities = {term: rarity * ratios[term] / holding[term] for term, rarity in rarities.items()}
+    return rarities
 
 
 def rank_passages(

@@ -115,11 +115,12 @@ def choose_quotation(
     question_terms = extract_question_terms(question)
     unseen = _select_unseen_candidates(candidates, visible_seqs)
     messages = _CandidateMessages(unseen, frozenset(question_terms))
-    hits = [messages[found.message.seq] for found in unseen if found.score is not None]
-    passages = [passage for message in hits for passage in message.passages]
-    rarity = estimate_rarities(passages, searched_message_count)
+    scored = [(messages[found.message.seq], found.score) for found in unseen if found.score is not None]
+    hits = [message for message, _ in scored]
+    rarity = estimate_rarities([(message.terms, score) for message, score in scored], searched_message_count)
     if not _has_relevant_message(rarity, hits, searched_message_count, question_terms):
         return None
+    passages = [passage for message in hits for passage in message.passages]
     ranked = rank_passages(passages, rarity, question_terms)
     selection = _Selection(messages, max_tokens, counter)
     least_score = MIN_SCORE_SHARE * ranked[0][0]

@@ -71,10 +71,11 @@ def quoted(
     room: int = 600,
     visible: Sequence[int] = (),
     filled: int | None = None,
+    limit: int = 64,
 ) -> Quotation | None:
     return choose_quotation(
         question,
-        found(log, question),
+        found(log, question, limit),
         before_seq=len(log),
         max_tokens=room,
         searched_message_count=len(log),
@@ -404,6 +405,18 @@ def test_two_facts_are_quoted_for_a_question_that_asks_for_both() -> None:
     assert {40, 82} <= set(
         seqs(quoted(log, "What is my launch code, and which locker do I have in the gym?", room=200))
     )
+
+
+@pytest.mark.parametrize("limit", [1, 32, 400])
+def test_a_word_of_every_other_message_is_common_however_few_messages_a_search_returns(limit: int) -> None:
+    talk = [
+        body
+        for number in range(200)
+        for body in (user(f"Question {number}: does it rain in week {number}?"), assistant("It rains a little."))
+    ]
+    log = log_of([*talk, user("My question to the harbour master was about berths."), assistant("Noted.")])
+    assert quoted(log, "What question did I just ask?", limit=limit) is None
+    assert 400 in seqs(quoted(log, "What question did I just ask the harbour master?", limit=limit))
 
 
 def test_how_an_answer_is_to_look_is_not_looked_up() -> None:
