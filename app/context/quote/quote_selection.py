@@ -20,6 +20,7 @@ from datetime import UTC
 from typing import Final, Protocol
 
 from app.context.plan.outline import Quotation, QuotedPassage
+from app.context.quote.meaning import PassagePlace, fuse_ranks
 from app.context.quote.passages import (
     MessagePassages,
     Passage,
@@ -48,6 +49,11 @@ occurs once."""
 SHORT_NUMBER_DIGITS: Final = 3
 MIN_SCORE_SHARE: Final = 0.5
 """Share of the best passage's score. For a statement, a passage below it is not quoted."""
+MEANT_ALONE: Final = 6
+"""If no message shares telling words with a question, so many passages are quoted for what they mean. How near is near
+enough differs between models, so a question about nothing in the conversation gets them, too."""
+MEANT_FIRST: Final = 8
+"""So many of the passages that mean what is asked for are quoted before anything around the best is."""
 EXTENDED_FIRST: Final = 4
 """So many of the best messages get what stands around them before passages of lower rank are quoted."""
 EXTENSION_STEPS: Final = (0, 1, -1)
@@ -99,6 +105,7 @@ def choose_quotation(
     visible_seqs: Container[int],
     counter: ViewTokenCounter,
     max_filled_tokens: int | None = None,
+    meant: Sequence[PassagePlace] = (),
 ) -> Quotation | None:
     """Returns what to quote in front of the user message `before_seq`; None if nothing is relevant.
 
@@ -111,6 +118,8 @@ def choose_quotation(
         visible_seqs: messages that the view shows anyway.
         counter: counts in the conversation's encoding.
         max_filled_tokens: up to how many of these tokens the room is filled for a short question; None: all.
+        meant: for a short question, the passages that mean what it asks for, nearest first. Their messages are among
+            the candidates.
     """
     question_terms = extract_question_terms(question)
     unseen = _select_unseen_candidates(candidates, visible_seqs)
@@ -118,17 +127,19 @@ def choose_quotation(
     scored = [(messages[found.message.seq], found.score) for found in unseen if found.score is not None]
     hits = [message for message, _ in scored]
     rarity = estimate_rarities([(message.terms, score) for message, score in scored], searched_message_count)
-    if not _has_relevant_message(rarity, hits, searched_message_count, question_terms):
-        return None
-    passages = [passage for message in hits for passage in message.passages]
-    ranked = rank_passages(passages, rarity, question_terms)
     selection = _Selection(messages, max_tokens, counter)
+    near = messages.find_passages(meant)
+    if not _has_relevant_message(rarity, hits, searched_message_count, question_terms):
+        selection.add_passages(near[:MEANT_ALONE])
+        return selection.build_quotation(before_seq)
+    ranked = rank_passages([passage for message in hits for passage in message.passages], rarity, question_terms)
     least_score = MIN_SCORE_SHARE * ranked[0][0]
-    selection.add_passages([passage for score, passage in ranked if score >= least_score])
+    best = [passage for score, passage in ranked if score >= least_score]
+    selection.add_passages(fuse_ranks(best, near[:MEANT_FIRST]) if near else best)
     if asks_about_conversation(question):
         selection.limit_room(max_tokens if max_filled_tokens is None else max_filled_tokens)
         selection.add_surroundings(selection.seqs[:EXTENDED_FIRST])
-        selection.add_passages([passage for _, passage in ranked])
+        selection.add_passages(fuse_ranks([passage for _, passage in ranked], near))
         selection.add_surroundings(selection.seqs)
     return selection.build_quotation(before_seq)
 
@@ -186,6 +197,11 @@ class _CandidateMessages:
         if seq not in self._split:
             self._split[seq] = split_into_passages(self._entries[seq], self._question_terms)
         return self._split[seq]
+
+    def find_passages(self, places: Sequence[PassagePlace]) -> list[Passage]:
+        """Returns the passages at places. Where the client shows a message in other words, it may have fewer."""
+        known = [self[place.seq].passages[place.passage :][:1] for place in places if place.seq in self]
+        return [passage for passages in known for passage in passages]
 
     def list_answers(self, seq: int) -> list[int]:
         """Returns the messages that answer a message: the results of its calls, or the message after a question."""
