@@ -102,6 +102,8 @@ async def _purge_conversations(
             # Of the last day, too: there are no sums of hours.
             before_day = (_utc_now() - age + timedelta(days=1)).date().isoformat()
             await store.purge_usage(before_day=before_day, tenant=tenant)
+            await store.purge_requests(before=(_utc_now() - age).timestamp(), tenant=tenant)
+        await retention_sweeper.purge_requests()
         await retention_sweeper.purge_stray_summaries()
         # Last: it rewrites SQLite's file without the rows that were deleted before.
         await store.scrub_deleted_data()

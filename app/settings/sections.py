@@ -212,6 +212,9 @@ class Retention(Section):
     context_hours: Annotated[int, Field(gt=0, le=8_760)] = 24
     """Conversations of responses with `store: false`, which are kept for continuing only, are erased after so many
     hours of rest."""
+    request_hours: Annotated[int, Field(ge=0, le=8_760)] = 168
+    """So many hours of requests to a model are kept in the database for
+    [`GET /v1/admin/requests`](telemetry.md#recent-requests), without content. `0`: none."""
     sweep_seconds: Seconds = 3600.0
     """The time between two searches for old conversations."""
 
@@ -244,7 +247,8 @@ class Telemetry(Section):
     """A secret that a request for `/metrics` must send as `Authorization: Bearer`. Left out: everyone can read the
     metrics."""
     recent_requests: Annotated[int, Field(ge=0, le=100_000)] = 1000
-    """How many requests to a model are kept for `GET /v1/admin/requests`, without content. `0`: none."""
+    """How many requests to a model each gateway keeps in memory, without content. `0`: none, and none in the
+    database."""
     request_log: bool = True
     """Each request writes one log line at its end; those for `/healthz`, `/readyz` and `/metrics` only if they fail."""
     traces: Traces = Traces()

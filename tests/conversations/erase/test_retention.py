@@ -52,6 +52,7 @@ async def no_sleep(seconds: float) -> None:
 def retention_of(store: Any, clock: Clock, days: int | None = 30, **parts: Any) -> RetentionSweeper:
     leases = LeaseKeeper(store, holder="sweeper")
     values = {"sleep": no_sleep, "random": lambda: 0.5, "sweep_seconds": 3600.0, "context_hours": 24, **parts}
+    values = {"requests": store, "request_hours": 168, **values}
     return RetentionSweeper(store=store, keys=store, leases=leases, days=days, clock=clock, **values)
 
 
