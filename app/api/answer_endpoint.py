@@ -26,7 +26,7 @@ from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, drop_t
 from app.observability.log import begin_log_scope
 from app.observability.metric_families import REPLAYS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.observability.request_facts import record_error, record_requested_model
+from app.observability.request_facts import record_error, record_requested_model, record_tenant
 from app.observability.request_record import record_caller, record_end_of_reading
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
 from app.pipeline.admission.request_coalescing import RequestCoalescer
@@ -149,6 +149,7 @@ class AnswerEndpoint:
                 request = msgspec.structs.replace(request, caller=entered)
             if request.caller is not caller:  # the body names an end user, or an operator a conversation
                 record_caller(request_id, request.caller.tenant, caller.api_key_id)
+                record_tenant(request.caller.tenant, caller.api_key_name)
             waiter = await self._request_coalescing.join_or_create_attempt(
                 request, functools.partial(has_disconnected, receive)
             )

@@ -37,6 +37,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The names of models that the caller may ask for, with wildcards. Empty: all models."""
     api_key_id: str | None = None
     """The id of the API key that authenticated the request."""
+    api_key_name: str | None = None
+    """What people call the API key."""
     budget_usd: float | None = None
     """What the API key may spend in a calendar month, in US dollars."""
     requests_per_minute: int | None = None
