@@ -230,7 +230,7 @@ def _build_conversation_routes(gateway: Gateway, records: ConversationRecords) -
         encoding=encoding,
         wait_seconds=wait_seconds,
     )
-    yield conversations.build_conversation_routes(records, item_writer, records_of_turns, auth)
+    yield conversations.build_conversation_routes(records, item_writer, records_of_turns, auth, gateway.store)
     yield history.build_history_routes(records_of_turns, auth)
     item_remover = ItemRemover(
         store=store,

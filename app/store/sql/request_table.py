@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 from app.conversation.api_keys import END_USER_SEPARATOR
 from app.store.contract.requests import EQUAL_FIELDS, RequestQuery, StoredRequest
 from app.store.sql.limit_tables import SqlLimits
+from app.store.sql.page_queries import REQUEST_CONDITIONS
 
 _COLUMNS: Final = StoredRequest.__struct_fields__
 _SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM requests"
@@ -21,7 +22,7 @@ _CONDITIONS: Final = {
     "started_after": "started_at >= :started_after",
     "started_before": "started_at < :started_before",
     "min_duration_ms": "duration_ms >= :min_duration_ms",
-    "model": "(model = :model OR answered_by = :model)",
+    **REQUEST_CONDITIONS,
     **{name: f"{name} = :{name}" for name in EQUAL_FIELDS},
 }
 PURGE_BATCH: Final = 5_000
