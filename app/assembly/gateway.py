@@ -339,6 +339,7 @@ class Gateway:
                 parse_request,
                 RequestListLimits(limits.max_messages, limits.max_tools),
                 extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
+                context_detail=settings.server.context_detail,
                 silence_seconds=self.dependencies.silence_seconds,
                 metrics=self.metrics,
             )

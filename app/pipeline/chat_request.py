@@ -20,6 +20,7 @@ from app.dialects.request_body import END_USER_FIELDS, decode_field
 from app.pipeline.admission.call_allowance import CallAllowance
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
+ContextDetail = Literal["brief", "full"]
 RETRY_MAX_AGE_SECONDS: Final = 600.0
 """How long after an attempt its retry may come. SDKs time out after ten minutes, so the next attempt begins by then."""
 
@@ -108,6 +109,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     summary_instructions: str | None = None
     """What a summary should pay attention to."""
     event_style: EventStyle = "chunk"
+    context_detail: ContextDetail = "full"
+    """How much of the `context` object the answer has."""
     forwarded_headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Request headers that are sent to the provider."""
     conversation_hints: Mapping[str, str] = msgspec.field(default_factory=dict)

@@ -515,6 +515,7 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
             *(() if output_limit is None else (_describe_lowered_output_limit(view.budget, output_limit),)),
             *resolved_request.warnings,
         ),
+        detail=turn.request.context_detail,
         searches=turn.search_tool_session.searches if turn.search_tool_session is not None else (),
         slope=slope,
         offset_tokens=budget.calibrate_tokens(added_tokens)
