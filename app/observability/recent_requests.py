@@ -11,9 +11,9 @@ import fcntl
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ from app.observability.request_facts import RequestFacts
 from app.observability.request_record import RequestStep
 
 log = logging.getLogger(__name__)
+
+Record = TypeVar("Record", bytes, str)
 
 LINE_BYTES: Final = 2_000
 """The file is replaced when it has this many bytes for each request that is kept. A usual request takes 750."""
@@ -96,7 +98,7 @@ class RecentRequests:
         is not for the event loop."""
         lines = list(self._lines) if self._file is None else _read_lines(self._file)
         # By id: a line is found twice if the file is replaced while it is read.
-        requests = {request.id: (request, line) for request, line in _decode_lines(lines)}
+        requests = {request.id: (request, line) for request, line in decode_requests(lines)}
         newest_first = sorted(requests.values(), key=lambda one: -one[0].started_unix)
         return newest_first[: self._max_count]
 
@@ -125,11 +127,12 @@ def _read_lines(path: Path) -> list[bytes]:
     return [*_read_file(_previous_path(path)).split(b"\n"), *current.split(b"\n")]
 
 
-def _decode_lines(lines: list[bytes]) -> Iterator[tuple[EndedRequest, bytes]]:
-    for line in lines:
-        # A killed process may have left a line without its end.
+def decode_requests(records: Iterable[Record]) -> Iterator[tuple[EndedRequest, Record]]:
+    """Yields each request with its record, without those that cannot be read: a killed process may have left a line
+    without its end, and a newer version may know other steps."""
+    for record in records:
         with contextlib.suppress(msgspec.DecodeError):
-            yield decode_request(line), line
+            yield decode_request(record), record
 
 
 def _read_file(path: Path) -> bytes:

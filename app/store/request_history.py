@@ -16,7 +16,7 @@ from app.errors import StoreUnavailable, UpstreamRefused
 from app.observability.background_loops import BackgroundLoop
 from app.observability.metric_families import UNWRITTEN_REQUESTS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.observability.recent_requests import EndedRequest, RecentRequests, decode_request
+from app.observability.recent_requests import EndedRequest, RecentRequests, decode_requests
 from app.store.contract.requests import MAX_REQUEST_BATCH, RequestQuery, RequestStore, StoredRequest
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,9 @@ class RequestHistory:
         async with self._lock:
             while self._unwritten and self._store is not None:
                 lines = [self._unwritten.popleft() for _ in range(min(len(self._unwritten), MAX_REQUEST_BATCH))]
-                rows = [row for line in lines if (row := _build_row(decode_request(line), line.decode())) is not None]
+                rows = [
+                    row for one, line in decode_requests(lines) if (row := _build_row(one, line.decode())) is not None
+                ]
                 try:
                     await self._store.add_requests(rows)
                 except StoreUnavailable:
@@ -112,7 +114,7 @@ class RequestHistory:
                 if not found:
                     raise
         newest_first = sorted(found.values(), key=lambda row: (row.started_at, row.id), reverse=True)
-        return [decode_request(row.record) for row in newest_first[: query.limit]]
+        return [request for request, _ in decode_requests(row.record for row in newest_first[: query.limit])]
 
     async def find_request(self, request_id: str) -> EndedRequest | None:
         """Returns a request; None if it is not kept.
@@ -124,7 +126,7 @@ class RequestHistory:
         row = next((one for one in rows if one.id == request_id), None)
         if row is None and self._store is not None:
             row = await self._store.find_request(request_id)
-        return None if row is None else decode_request(row.record)
+        return None if row is None else next((request for request, _ in decode_requests([row.record])), None)
 
     def _read_recent(self) -> list[StoredRequest]:
         """Reads files, so it is not for the event loop."""

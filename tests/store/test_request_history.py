@@ -138,3 +138,13 @@ async def test_a_request_without_an_id_is_not_stored(world: World) -> None:
     world.history.add(msgspec.structs.replace(request(1), id=None))
     await world.history.flush()
     assert await world.stored() == []
+
+
+async def test_a_record_of_a_newer_version_that_cannot_be_read_is_left_out(world: World) -> None:
+    world.add(1)
+    await world.history.flush()
+    (row,) = await MemoryStore.list_requests(world.store, ALL)
+    newer = row.record.replace('"attempt"', '"step of tomorrow"')
+    await world.store.add_requests([msgspec.structs.replace(row, id="req_2", record=newer)])
+    assert ids(await world.process().list_requests(ALL)) == ["req_1"]
+    assert await world.process().find_request("req_2") is None
