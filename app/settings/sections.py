@@ -252,7 +252,8 @@ class Telemetry(Section):
     """How many requests to a model each gateway keeps in memory, without content. `0`: none, and none in the
     database."""
     request_log: bool = True
-    """Each request writes one log line at its end; those for `/healthz`, `/readyz` and `/metrics` only if they fail."""
+    """Each request writes one log line at its end; those for `/healthz`, `/readyz`, `/metrics` and the
+    files of the console only if they fail."""
     traces: Traces = Traces()
 
 

@@ -35,6 +35,8 @@ from app.observability.tracing import (
 
 PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 """Paths that machines request every few seconds: logged only if they fail, and never traced."""
+CONSOLE_FILES: Final = ("/console/css/", "/console/js/", "/console/vendor/")
+"""The folders of the console's files, of which a page loads nearly a hundred."""
 CONSOLE_HEADER: Final = b"x-concertina-console"
 """Header of the console's pages. Their reads are counted apart from those of applications."""
 EVENT_STREAM: Final = b"text/event-stream"
@@ -110,7 +112,7 @@ class RequestTelemetry:
         method = method if method in METHODS else OTHER_METHOD
         if watch.span.is_recording():
             _finish_request_span(watch, method, route)
-        if self.logs_requests and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
+        if self.logs_requests and not _is_quiet(scope["path"], watch.status):
             _log_request(watch, method, route, duration)
         if self.keep_request is not None and watch.record is not None:
             self.keep_request(_build_ended_request(watch, watch.record, scope["path"], duration))
@@ -246,6 +248,13 @@ def _has_failed(watch: _ResponseObserver) -> bool:
     if watch.status >= FIRST_SERVER_ERROR_STATUS:
         return True
     return watch.facts.error is not None and watch.status < FIRST_ERROR_STATUS
+
+
+def _is_quiet(path: str, status: int) -> bool:
+    """Returns whether a request writes no log line: a probe, or a file of the console, that has not failed."""
+    if path.startswith(CONSOLE_FILES):
+        return status < FIRST_ERROR_STATUS
+    return path in PROBE_PATHS and status < FIRST_SERVER_ERROR_STATUS
 
 
 def _find_route_path(scope: MutableMapping[str, Any]) -> str | None:

@@ -123,6 +123,16 @@ async def test_probes_are_told_of_only_when_they_fail(stream: io.StringIO) -> No
     assert lines(stream) == []
 
 
+async def test_files_of_the_console_are_told_of_only_when_they_are_missing(stream: io.StringIO) -> None:
+    async with world(ScriptedUpstream()) as w:
+        for path, status in (("console/", 200), ("console/js/main.js", 200), ("console/js/none.js", 404)):
+            assert (await w.client.get(f"{w.base_url.removesuffix('v1')}{path}")).status_code == status
+    assert [(line["route"], line["status"]) for line in lines(stream)] == [
+        ("/console/{path:path}", 200),
+        ("/console/{path:path}", 404),
+    ]
+
+
 async def test_the_log_can_be_switched_off(stream: io.StringIO) -> None:
     async with world(ScriptedUpstream(), telemetry={"request_log": False}) as w:
         await w.say([user("Hi")])
