@@ -136,6 +136,7 @@ async def test_requests_are_found_by_who_asked_and_what_became_of_them(page: Pag
             await page.goto(console.url(f"#/{place}"))
             await expect(page.get_by_text("Night jobs").first).to_be_visible()
             await looked_at(page, name)
+            await expect(page.get_by_text("Night jobs Night jobs")).to_have_count(0)
 
 
 async def test_an_operator_reads_and_tries_things_in_a_copy(page: Page) -> None:

@@ -78,7 +78,8 @@ function nameOf(row, by) {
   const tenant = row.tenant ? html`<a class="quiet" href=${to(["requests"], { tenant: row.tenant })} title="Requests of ${row.tenant}">${nameTenant(row)}</a>` : html`<span class="soft">no tenant</span>`;
   if (by === "tenant") return tenant;
   const key = row.key_id ? html`<a class="quiet" href=${to(["requests"], { key_id: row.key_id })} title="Requests with ${row.key_id}">${row.key_name ?? row.key_id}</a>` : html`<span class="soft">no key</span>`;
-  return html`${key} <span class="soft small">${tenant}</span>`;
+  const isNamedAlike = row.tenant && nameTenant(row) === row.key_name;
+  return html`${key}${!isNamedAlike && html` <span class="soft small">${tenant}</span>`}`;
 }
 
 function Budgets({ keys }) {
