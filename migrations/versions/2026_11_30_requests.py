@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "2026_11_30_requests"
-down_revision = "2026_11_28_limits"
+down_revision = "2026_11_29_message_vectors"
 branch_labels = None
 depends_on = None
 
