@@ -7,8 +7,12 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from app.dialects.cache_marks import NO_CACHE_MARKS, TOOLS_INDEX, CacheMarks
 from app.dialects.chat.provider_dialect import remove_own_metadata
+from app.dialects.item_decoding import is_messages_text
+from app.dialects.messages.cache_marks import mark_tools
 from app.dialects.messages.message_rendering import (
+    CACHE_MARK,
     MAX_CACHE_MARKS,
     render_messages_for_anthropic,
 )
@@ -54,6 +58,7 @@ class MessagesProviderDialect:
         fields: Mapping[str, bytes] | None = None,
         *,
         is_edited: bool = False,
+        cache_marks: CacheMarks = NO_CACHE_MARKS,
     ) -> RenderedMessages:
         fields = fields or {}
         thinking: Any = decode_field(fields, "thinking")
@@ -61,8 +66,12 @@ class MessagesProviderDialect:
         # Without this option, which is a part of `thinking`, thinking behind an edited prefix is refused.
         seals = frozenset[str]() if is_edited and not is_thinking else own_contents
         marks = MAX_CACHE_MARKS - count_marks_beside_messages(fields)
-        rendered = render_messages_for_anthropic(raws, own_seals=seals, keeps_thinking=not is_edited, cache_marks=marks)
+        rendered = render_messages_for_anthropic(
+            raws, own_seals=seals, keeps_thinking=not is_edited, cache_marks=marks, own_marks=cache_marks
+        )
         changed: dict[str, bytes | None] = {"system": rendered.system}
+        if TOOLS_INDEX in cache_marks and "tools" in fields:
+            changed["tools"] = mark_tools(bytes(fields["tools"]), cache_marks[TOOLS_INDEX])
         warnings = rendered.warnings
         if is_thinking and is_edited and rendered.has_loop_thinking:
             changed["thinking"] = orjson.dumps({**thinking, "block_binding": DROPPED_THINKING})
@@ -70,6 +79,11 @@ class MessagesProviderDialect:
             changed["thinking"] = None
             warnings = [*warnings, THINKING_WARNING]
         return RenderedMessages(rendered.raw_messages, changed, warnings)
+
+    def has_cache_marks(self, fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
+        return count_marks_beside_messages(fields) > 0 or any(
+            is_messages_text(raw) and CACHE_MARK in raw for raw in raws
+        )
 
     def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
+from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks, has_breakpoints
 from app.dialects.chat.provider_dialect import remove_own_metadata
 from app.dialects.message_rendering import needs_rendering_for_responses, render_messages_for_responses
 from app.dialects.provider_dialect import RenderedMessages, SelectedFields
@@ -46,9 +47,13 @@ class ResponsesProviderDialect:
         fields: Mapping[str, bytes] | None = None,
         *,
         is_edited: bool = False,
+        cache_marks: CacheMarks = NO_CACHE_MARKS,
     ) -> RenderedMessages:
-        rendered = render_messages_for_responses(raws, own_contents=own_contents)
+        rendered = render_messages_for_responses(raws, own_contents=own_contents, cache_marks=cache_marks)
         return RenderedMessages(rendered.raw_items, {"instructions": rendered.instructions}, rendered.warnings)
+
+    def has_cache_marks(self, fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
+        return has_breakpoints(fields, raws)
 
     def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         return {}
