@@ -250,6 +250,7 @@ class Gateway:
             tasks=tasks,
             message_counter=counter,
             usage=self.usage,
+            unix_seconds=lambda: self.now().timestamp(),
             metrics=self.metrics,
         )
 
