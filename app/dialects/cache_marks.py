@@ -5,19 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import orjson
 
-BREAKPOINT_FIELD: Final = "prompt_cache_breakpoint"
-BREAKPOINT: Final = {"mode": "explicit"}
+from app.dialects.request_body import decode_body_fields, encode_fields
+
+BREAKPOINT: Final = b'"prompt_cache_breakpoint":{"mode":"explicit"}'
+OUTPUTS_WITH_PARTS: Final = (b'"function_call_output"', b'"custom_tool_call_output"')
+EMPTY_TEXT_BYTES: Final = 2
+"""An empty text may have no mark."""
 INPUT_PART_TYPES: Final = frozenset(
     {"text", "image_url", "input_audio", "file", "input_text", "input_image", "input_file"}
 )
 """Types of parts that may have a breakpoint: those of the models' inputs."""
 TOOLS_INDEX: Final = -1
 """Stands for the tools, which are before the first message, in `CacheMarks`."""
+
+_decode_array: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class CacheMark(msgspec.Struct, frozen=True):
@@ -41,22 +47,30 @@ def split_text(text: str, mark: CacheMark) -> list[str]:
     return [text[start:end] for start, end in pairwise((0, *mark.text_ends))]
 
 
-def add_breakpoints(raw: bytes, mark: CacheMark) -> bytes:
+def add_member(raw_object: bytes, member: bytes) -> bytes:
+    """Returns the JSON text of an object that is not empty with one more member. What it has keeps its bytes."""
+    return raw_object.rstrip()[:-1] + b"," + member + b"}"
+
+
+def add_breakpoints(raw: bytes, mark: CacheMark, text_type: str = "text") -> bytes:
     """Returns a chat message, or an item of the Responses API, with breakpoints in its last parts. One without a part
-    that may have a breakpoint keeps its bytes."""
-    body: dict[str, Any] = orjson.loads(raw)
-    field = "output" if "output" in body else "content"
-    content = body.get(field)
-    if isinstance(content, str) and content and body.get("type") in (None, "message", "function_call_output"):
-        kind = "input_text" if "type" in body else "text"
-        content = [{"type": kind, "text": text} for text in split_text(content, mark)]
-    parts = list(content) if isinstance(content, list) else []
-    places = [at for at, part in enumerate(parts) if isinstance(part, dict) and part.get("type") in INPUT_PART_TYPES]
-    if not places:
-        return raw
+    that may have a breakpoint keeps its bytes.
+
+    Args:
+        text_type: of the parts that stand for a plain text; `input_text` in items.
+    """
+    members = {name: bytes(value) for name, value in decode_body_fields(raw).items()}
+    is_answer_item = text_type != "text" and members.get("role") == b'"assistant"'
+    field = "output" if members.get("type") in OUTPUTS_WITH_PARTS else "content"
+    content = b"null" if is_answer_item else members.get(field, b"null")
+    if content[:1] == b'"' and len(content) > EMPTY_TEXT_BYTES:
+        parts = [orjson.dumps({"type": text_type, "text": text}) for text in split_text(orjson.loads(content), mark)]
+    else:
+        parts = [bytes(part) for part in _decode_array(content)] if content[:1] == b"[" else []
+    places = [at for at, part in enumerate(parts) if part[:1] == b"{" and _read_type(part) in INPUT_PART_TYPES]
     for at in places[-mark.count :]:
-        parts[at] = {**parts[at], BREAKPOINT_FIELD: BREAKPOINT}
-    return orjson.dumps({**body, field: parts})
+        parts[at] = add_member(parts[at], BREAKPOINT)
+    return encode_fields({**members, field: b"[" + b",".join(parts) + b"]"}) if places else raw
 
 
 def has_breakpoints(fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
@@ -64,3 +78,7 @@ def has_breakpoints(fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
     return b'"explicit"' in bytes(fields.get("prompt_cache_options", b"")) or any(
         b'"prompt_cache_breakpoint"' in raw for raw in raws
     )
+
+
+def _read_type(raw_part: bytes) -> object:
+    return orjson.loads(raw_part).get("type")

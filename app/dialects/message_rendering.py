@@ -127,7 +127,7 @@ def render_messages_for_responses(
     for at, raw in enumerate(raws):
         renderer.add_message(raw)
         if at in cache_marks and items:
-            items[-1] = add_breakpoints(items[-1], cache_marks[at])
+            items[-1] = add_breakpoints(items[-1], cache_marks[at], "input_text")
     return RenderedInput(renderer.instructions, renderer.raw_items, renderer.left_out.render_warnings())
 
 

@@ -41,7 +41,9 @@ class CachedPrompt(msgspec.Struct, frozen=True):
     view: int
     """A checksum of what the view shows in place of the log."""
     quotation_count: int
-    cached_share: float
+    prompt_tokens: int
+    cached_tokens: int
+    """Both as the provider counts."""
     sent_at: float
     """Unix seconds."""
 
@@ -62,9 +64,9 @@ def read_cached_prompt(state: Mapping[str, Any]) -> CachedPrompt | None:
     return None if stored is None else msgspec.convert(stored, CachedPrompt)
 
 
-def is_cache_cold(before: CachedPrompt | None, rule: CacheRule, now: float) -> bool:
+def is_cache_cold(before: CachedPrompt, rule: CacheRule, now: float) -> bool:
     """Says whether a cache has forgotten the last prompt by now."""
-    return before is not None and now - before.sent_at > LIFETIME_SECONDS[rule]
+    return now - before.sent_at > LIFETIME_SECONDS[rule]
 
 
 def learn_cached_prompt(
@@ -83,28 +85,25 @@ def learn_cached_prompt(
         instructions=turn.instructions_digest,
         view=_compute_checksum(view.plan),
         quotation_count=len(view.plan.quotations),
-        cached_share=usage.cached_tokens / usage.prompt_tokens,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
         sent_at=now,
     )
-    if before is not None and (loss := find_cache_loss(turn, before, prompt, deployment.cache, usage)) is not None:
+    if before is not None and (loss := find_cache_loss(turn, before, prompt, deployment.cache)) is not None:
         labels = (deployment.provider.name, metrics.model_label(deployment.upstream_model))
         metrics.count_cache_loss(loss.changed, loss.tokens, *labels)
-        at = "" if loss.seq is None else f" at message {loss.seq}"
-        log.warning(
-            "%s: the cache was lost, %d tokens: %s%s changed", deployment.key, loss.tokens, loss.changed, at,
-            extra={"conversation_id": conversation.id},
-        )  # fmt: skip
+        changed = loss.changed if loss.seq is None else f"{loss.changed} at message {loss.seq}"
+        log.warning("%s: the prompt cache was lost, %d tokens: %s", deployment.key, loss.tokens, changed)
         if (record := current_request_record()) is not None:
             record.end_step(record.begin_step("cache_lost", msgspec.to_builtins(loss)))
     return {PROMPT_CACHE: msgspec.to_builtins(prompt)}
 
 
-def find_cache_loss(
-    turn: Turn, before: CachedPrompt, prompt: CachedPrompt, rule: CacheRule, usage: TokenUsage
-) -> CacheLoss | None:
-    """Returns what a prompt lost of the cache, if no edit of the gateway explains it."""
-    share = before.cached_share - prompt.cached_share
-    tokens = int(share * usage.prompt_tokens)
+def find_cache_loss(turn: Turn, before: CachedPrompt, prompt: CachedPrompt, rule: CacheRule) -> CacheLoss | None:
+    """Returns what a prompt lost of the cache, if no edit of the gateway explains it. A long new message lowers the
+    share, too, but loses nothing."""
+    share = before.cached_tokens / before.prompt_tokens - prompt.cached_tokens / prompt.prompt_tokens
+    tokens = before.cached_tokens - prompt.cached_tokens
     if share <= LOST_SHARE or tokens <= LOST_TOKENS:
         return None
     if before.model_key != prompt.model_key:

@@ -105,9 +105,31 @@ def test_each_summary_becomes_a_part_that_stays_equal_when_more_are_added() -> N
 def test_a_message_without_a_part_for_a_breakpoint_keeps_its_bytes() -> None:
     raws = [b'{"role": "assistant", "content":null, "tool_calls":[]}', b'{"role": "user", "content": ""}']
     assert render_messages_for_chat(raws, {0: CacheMark(), 1: CacheMark()})[0] == raws
+    given = [{"role": "user", "content": "a"}, {"type": "function_call_output", "call_id": "c", "output": "b"}]
+    marked = render_messages_for_responses(
+        [orjson.dumps([one]) for one in given], cache_marks=dict.fromkeys((0, 1), CacheMark())
+    )
+    assert [list_marks(orjson.loads(one), "prompt_cache_breakpoint") for one in marked.raw_items] == [["a"], ["b"]]
     items = [b'[{"type":"message", "role":"assistant","content":[{"type":"output_text","text":"a"}]}]']
     rendered = render_messages_for_responses(items, cache_marks={0: CacheMark()})
     assert rendered.raw_items == [items[0][1:-1]]
+
+
+def test_what_is_beside_a_breakpoint_keeps_its_bytes() -> None:
+    raws = [b'{"role":"user","x_n":123456789012345678901234567890,"content":[{"type":"text", "text":"\\u00e9" } ]}']
+    marked = b'{"type":"text", "text":"\\u00e9" ,"prompt_cache_breakpoint":{"mode":"explicit"}}'
+    assert render_messages_for_chat(raws, {0: CacheMark()})[0] == [
+        b'{"role":"user","x_n":123456789012345678901234567890,"content":[' + marked + b"]}"
+    ]
+
+
+def test_blocks_that_are_not_valid_are_left_to_the_provider() -> None:
+    contents: list[Any] = [[{"type": "text"}], [{}], [], ["a"], None, [{"type": "text", "text": ""}]]
+    for content in contents:
+        raw = orjson.dumps({"role": "user", "content": content})
+        assert len(render_messages_for_chat([raw], {0: CacheMark()})[0]) == 1
+        own = MessagesMessage.from_native(raw).raw
+        find_provider_dialect("anthropic").render_messages([own], None, {}, cache_marks={0: CacheMark()})
 
 
 def test_thinking_gets_no_mark() -> None:

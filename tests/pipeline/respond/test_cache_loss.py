@@ -13,7 +13,6 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from app.dialects.usage import TokenUsage
 from app.pipeline.respond.cache_loss import CachedPrompt, find_cache_loss
 from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream, completion
 from tests.support.gateway import World, assistant, system, user, world
@@ -110,9 +109,17 @@ async def test_a_pause_longer_than_the_lifetime_is_told_as_such() -> None:
     ("view", "quotations", "told"), [(1, 1, "unknown"), (1, 2, "unknown"), (2, 1, None), (1, 0, None)]
 )
 def test_an_edit_of_ours_explains_a_loss(view: int, quotations: int, told: str | None) -> None:
-    before = CachedPrompt("c", "p/m", "a.b", view=1, quotation_count=1, cached_share=0.9, sent_at=0.0)
-    prompt = replace(before, view=view, quotation_count=quotations, cached_share=0.1)
+    before = CachedPrompt(
+        "c", "p/m", "a.b", view=1, quotation_count=1, prompt_tokens=10_000, cached_tokens=9_000, sent_at=0.0
+    )
+    prompt = replace(before, view=view, quotation_count=quotations, cached_tokens=1_000)
     resolved = SimpleNamespace(conversation=SimpleNamespace(lineage=()), rewritten_seq=None)
     turn: Any = SimpleNamespace(resolved_request=resolved)
-    loss = find_cache_loss(turn, before, prompt, "prefix", TokenUsage(10_000, cached_tokens=1_000))
+    loss = find_cache_loss(turn, before, prompt, "prefix")
     assert (loss and loss.changed) == told
+
+
+def test_a_long_new_message_loses_nothing() -> None:
+    before = CachedPrompt("c", "p/m", "a.b", 0, 0, prompt_tokens=10_000, cached_tokens=9_000, sent_at=0.0)
+    turn: Any = None
+    assert find_cache_loss(turn, before, replace(before, prompt_tokens=60_000), "prefix") is None
