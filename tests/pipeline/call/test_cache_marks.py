@@ -124,7 +124,7 @@ def test_what_is_beside_a_breakpoint_keeps_its_bytes() -> None:
 
 
 def test_blocks_that_are_not_valid_are_left_to_the_provider() -> None:
-    contents: list[Any] = [[{"type": "text"}], [{}], [], ["a"], None, [{"type": "text", "text": ""}]]
+    contents: list[Any] = [[{}], [], ["a"], [{"type": "text", "text": ""}], [{"type": "x", "text": 1}]]
     for content in contents:
         raw = orjson.dumps({"role": "user", "content": content})
         assert len(render_messages_for_chat([raw], {0: CacheMark()})[0]) == 1
