@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from app.conversation.item import Item
 from app.dialects.cache_marks import NO_CACHE_MARKS, TOOLS_INDEX, CacheMarks
-from app.dialects.chat.provider_dialect import remove_own_metadata
 from app.dialects.item_decoding import is_messages_text
 from app.dialects.messages.cache_marks import mark_tools
 from app.dialects.messages.message_rendering import (
@@ -23,8 +23,9 @@ from app.dialects.messages.request_fields import (
     translate_chat_fields_to_messages,
 )
 from app.dialects.messages.stream_decoder import MessagesStreamDecoder, starts_message
-from app.dialects.provider_dialect import RenderedMessages, SelectedFields
-from app.dialects.request_body import decode_field
+from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
+from app.dialects.request_body import decode_field, remove_own_metadata
+from app.dialects.sealed_parts import find_loop_answer, restore_thinking
 
 DROPPED_THINKING: Final = {"prefix_mismatch_behavior": "drop_block"}
 THINKING_WARNING: Final = (
@@ -33,11 +34,12 @@ THINKING_WARNING: Final = (
 )
 
 
-class MessagesProviderDialect:
+class MessagesProviderDialect(ProviderDialect):
     protocol = "anthropic"
     client_protocol = "messages"
     messages_field = "messages"
     answer_name = "a message of the Messages API"
+    forwards_query = True
 
     def make_decoder(self, source_name: str = "upstream") -> MessagesStreamDecoder:
         return MessagesStreamDecoder(source_name)
@@ -85,8 +87,11 @@ class MessagesProviderDialect:
             is_messages_text(raw) and CACHE_MARK in raw for raw in raws
         )
 
-    def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-        return {}
+    def find_bare_answer(self, client: str, raws: Sequence[bytes]) -> int | None:
+        return None if client == self.client_protocol else find_loop_answer(raws)
+
+    def restore_answers(self, raws: Sequence[bytes], stored: Sequence[Item]) -> list[bytes]:
+        return restore_thinking(raws, stored)
 
     def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
         return lower_output_limit(fields, limit)
