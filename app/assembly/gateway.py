@@ -175,7 +175,9 @@ class Gateway:
         """Builds views and summaries, for this turn and ahead of the next one."""
         settings, store, counter, tasks = self.settings, self.store, self.message_counter, self.tasks
         self.message_search = MessageSearch(store)
-        self.view_builder = ViewBuilder(store=store, message_counter=counter)
+        self.view_builder = ViewBuilder(
+            store=store, message_counter=counter, unix_seconds=lambda: self.now().timestamp()
+        )
         self.pin_updater = PinUpdater(store=store, message_counter=counter)
         summary_generator = SummaryGenerator(
             router=self.summary_router,
@@ -256,6 +258,7 @@ class Gateway:
             tasks=tasks,
             message_counter=counter,
             usage=self.usage,
+            unix_seconds=lambda: self.now().timestamp(),
             metrics=self.metrics,
         )
 
