@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from app.dialects.chat.provider_dialect import remove_own_metadata
+from app.dialects.messages.context_edits import drop_thinking_edits
 from app.dialects.messages.message_rendering import (
     MAX_CACHE_MARKS,
     render_messages_for_anthropic,
@@ -67,7 +68,7 @@ class MessagesProviderDialect:
         if is_thinking and is_edited and rendered.has_loop_thinking:
             changed["thinking"] = orjson.dumps({**thinking, "block_binding": DROPPED_THINKING})
         elif is_thinking and thinking.get("type") == "enabled" and rendered.lacks_loop_thinking:
-            changed["thinking"] = None
+            changed |= {"thinking": None, **drop_thinking_edits(fields)}
             warnings = [*warnings, THINKING_WARNING]
         return RenderedMessages(rendered.raw_messages, changed, warnings)
 

@@ -12,6 +12,7 @@ import msgspec
 import orjson
 
 from app.conversation.json_text import encode_compact_json
+from app.dialects.answer_decoding import PROTOCOL_FACTS
 from app.dialects.answer_events import (
     AnswerValue,
     Begin,
@@ -26,9 +27,11 @@ from app.dialects.answer_events import (
     Usage,
 )
 from app.dialects.chat.stream_decoder import normalize_json
+from app.dialects.messages.context_edits import EDITS_FIELD, sum_cleared_tokens
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.message_body import THINKING_TYPES, Block
 from app.dialects.messages.message_rendering import build_sealed_text
+from app.dialects.usage import CLEARED_TOKENS
 from app.errors import UpstreamUnavailable
 
 FINISH_REASONS: Final[Mapping[str, str]] = {
@@ -61,6 +64,7 @@ class MessagesEvent(msgspec.Struct, gc=False):
     content_block: dict[str, Any] | None = None
     message: msgspec.Raw = _NO_JSON
     usage: dict[str, Any] | None = None
+    context_management: Any = None
 
 
 class _WholeMessage(msgspec.Struct):
@@ -129,7 +133,7 @@ class MessagesStreamDecoder:
         elif kind == "message_start":
             self._add_message(_decode_object(bytes(event.message)))
         elif kind == "message_delta":
-            self._add_end(event.delta or {})
+            self._add_end(event.delta or {}, event.context_management)
             self._add_usage(event.usage or {})
         elif kind == "message_stop":
             self.has_ended = True
@@ -182,8 +186,8 @@ class MessagesStreamDecoder:
             self._raw_blocks = [bytes(raw) for raw in _decode_whole(normalize_json(body)).content]
         except msgspec.DecodeError as error:
             raise UpstreamUnavailable("The message has no list of blocks.") from error
+        self._add_end(message, message.get(EDITS_FIELD))
         self._add_message(message)
-        self._add_end(message)
         for index, raw in enumerate(self._raw_blocks):
             block = _decode_object(raw)
             self._begin_block(index, block)
@@ -212,7 +216,8 @@ class MessagesStreamDecoder:
 
     def build_facts(self) -> dict[str, Any]:
         facts = {"id": self.id, "model": self.model, "finish_reason": self.finish, "usage": self.usage}
-        return {**facts, NATIVE_FACTS_KEY: {name: self._native.get(name) for name in NATIVE_FACTS}}
+        applied = {PROTOCOL_FACTS: {EDITS_FIELD: self._native[EDITS_FIELD]}} if EDITS_FIELD in self._native else {}
+        return {**facts, NATIVE_FACTS_KEY: {name: self._native.get(name) for name in NATIVE_FACTS}, **applied}
 
     def _decode(self, data: bytes) -> MessagesEvent:
         try:
@@ -238,7 +243,9 @@ class MessagesStreamDecoder:
         self.model = model if isinstance(model, str) else None
         self._add_usage(message.get("usage") or {})
 
-    def _add_end(self, fields: Mapping[str, Any]) -> None:
+    def _add_end(self, fields: Mapping[str, Any], applied_edits: object) -> None:
+        if isinstance(applied_edits, dict):
+            self._native[EDITS_FIELD] = applied_edits
         reason = fields.get("stop_reason")
         if isinstance(reason, str):
             self._native |= {name: fields.get(name) for name in ("stop_reason", "stop_sequence")}
@@ -250,7 +257,8 @@ class MessagesStreamDecoder:
             **{name: count for name, count in counts.items() if count is not None},
         }
         if isinstance(usage.get("input_tokens"), int):
-            self.usage = translate_usage(usage)
+            cleared = sum_cleared_tokens(self._native.get(EDITS_FIELD))
+            self.usage = translate_usage(usage) | ({CLEARED_TOKENS: cleared} if cleared else {})
 
     def _add_delta(self, index: int, delta: Mapping[str, Any]) -> None:
         for name, value in delta.items():
@@ -270,7 +278,7 @@ class MessagesStreamDecoder:
             if name != "input":
                 block[name] = str(block.get(name) or "") + text
             elif text:
-                block[name] = _decode_input(text)
+                block[name] = decode_input(text)
         return block
 
     def _read_delta(self, index: int, delta: Mapping[str, Any]) -> Iterator[AnswerValue]:
@@ -354,7 +362,7 @@ def build_error_object(data: bytes) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}})
 
 
-def _decode_input(text: str) -> Any:
+def decode_input(text: str) -> Any:
     """Returns the input of a call. One that was cut off is no JSON, and kept as a text."""
     try:
         value = orjson.loads(text)
