@@ -63,14 +63,15 @@ class MessagesProviderDialect:
         seals = frozenset[str]() if is_edited and not is_thinking else own_contents
         marks = MAX_CACHE_MARKS - count_marks_beside_messages(fields)
         rendered = render_messages_for_anthropic(raws, own_seals=seals, keeps_thinking=not is_edited, cache_marks=marks)
+        if is_thinking and thinking.get("type") == "enabled" and rendered.lacks_loop_thinking:
+            others = {name: raw for name, raw in fields.items() if name != "thinking"}
+            bare = self.render_messages(raws, own_contents, others, is_edited=is_edited)
+            without: dict[str, bytes | None] = {**bare.fields, "thinking": None, **drop_thinking_edits(fields)}
+            return RenderedMessages(bare.messages, without, [*bare.warnings, THINKING_WARNING])
         changed: dict[str, bytes | None] = {"system": rendered.system}
-        warnings = rendered.warnings
         if is_thinking and is_edited and rendered.has_loop_thinking:
             changed["thinking"] = orjson.dumps({**thinking, "block_binding": DROPPED_THINKING})
-        elif is_thinking and thinking.get("type") == "enabled" and rendered.lacks_loop_thinking:
-            changed |= {"thinking": None, **drop_thinking_edits(fields)}
-            warnings = [*warnings, THINKING_WARNING]
-        return RenderedMessages(rendered.raw_messages, changed, warnings)
+        return RenderedMessages(rendered.raw_messages, changed, rendered.warnings)
 
     def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         return {}
