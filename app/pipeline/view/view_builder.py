@@ -215,15 +215,14 @@ class ViewBuilder:
         Raises:
             StoreUnavailable: the log cannot be read.
         """
-        edits, resolved_request, boundary = turn.context_edits, turn.resolved_request, outline.last_view.boundary
+        edits, resolved, boundary = turn.context_edits, turn.resolved_request, outline.last_view.boundary
         if edits is None:
             return drop_requested_edits(outline), None
         loaded = outline
         if may_clear_more(outline, edits, budget):
-            tail = await self.read_log_tail(resolved_request, boundary.to_seq)
-            shown_tail = resolved_request.client_versions.apply_to_log_messages(tail)
-            loaded = replace(outline, tail=shown_tail, tail_start=boundary)
-        counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
+            tail = resolved.client_versions.apply_to_log_messages(await self.read_log_tail(resolved, boundary.to_seq))
+            loaded = replace(outline, tail=tail, tail_start=boundary)
+        counter = self._message_counter.find_token_counter(resolved.conversation.token_counter_name)
         view, cleared = clear_as_requested(loaded, edits, budget=budget, policy=turn.policy, counter=counter)
         return replace(outline, last_view=view), cleared
 
