@@ -236,9 +236,8 @@ class ChatRenderer:
                     self.left_out.add(f"the field 'caller' of items of type {kind!r}")
             # Without an output, the other fields are sent as the result (`convert_output`).
             if kind in EXPRESSED_FIELDS and not (kind in OUTPUT_TYPES and item.get("output") is None):
-                for name, value in item.items():
-                    if value and name not in EXPRESSED_FIELDS[kind] | CHANGING_FIELDS | {"type"}:
-                        self.left_out.add(f"the field {name!r} of items of type {kind!r}")
+                expressed = EXPRESSED_FIELDS[kind] | CHANGING_FIELDS | {"type"}
+                self.left_out.add_fields(item, expressed, f"items of type {kind!r}")
                 self._note_part_fields(item.get("content"))
                 output = item.get("output")
                 # A screenshot without an address is sent as its JSON text.
@@ -251,9 +250,7 @@ class ChatRenderer:
             # Parts of other types are named by their type.
             if not isinstance(kind, str) or kind not in EXPRESSED_PART_FIELDS:
                 continue
-            for name, value in part.items():
-                if value and name not in EXPRESSED_PART_FIELDS[kind] | UNSENT_PART_FIELDS:
-                    self.left_out.add(f"the field {name!r} of content parts")
+            self.left_out.add_fields(part, EXPRESSED_PART_FIELDS[kind] | UNSENT_PART_FIELDS, "content parts")
             if part.get("detail") == "original":
                 self.left_out.add("the detail 'original' of images, which are sent with 'high'")
 

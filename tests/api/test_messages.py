@@ -64,6 +64,15 @@ async def test_the_same_protocol_passes_byte_for_byte() -> None:
         assert "authorization" not in sent
 
 
+@pytest.mark.parametrize(("provider", "query"), [("anthropic", "beta=true&x=a%20b"), ("openai", "")])
+async def test_the_query_of_a_client_reaches_providers_of_its_protocol_only(provider: str, query: str) -> None:
+    async with messages_world(UPSTREAMS[provider]()) as w:
+        body = {"model": "m", "max_tokens": 7, "messages": [USER]}
+        headers = {"x-api-key": "sk-one", "anthropic-version": "2024-01-01"}
+        await w.client.post(f"{w.base_url}/messages?beta=true&x=a%20b", json=body, headers=headers)
+        assert w.upstream.queries == [query]
+
+
 def render(kind: str, members: bytes) -> bytes:
     return b'event: %b\ndata: {"type":"%b",%b}\n\n' % (kind.encode(), kind.encode(), members)
 

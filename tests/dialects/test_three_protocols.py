@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.items.input_items import group_input_items
 from app.dialects.message_rendering import render_messages_for_chat, render_messages_for_responses
 from app.dialects.messages.message_rendering import render_messages_for_anthropic
 from app.dialects.messages.request import split_messages
 from tests.dialects.messages.talks import Talk, answered, join_turns, split, spoken
 from tests.dialects.sample_messages import SampleMaker, list_typed_dicts
+from tests.support.input_items import group_input_items
 
 Message = dict[str, Any]
 PAGE: Final = Path(__file__).parents[2] / "docs" / "messages.md"

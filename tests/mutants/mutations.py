@@ -737,7 +737,7 @@ UPSTREAM: Final = (
     Mutation(
         "error-chunk",
         "app/dialects/chat/stream_splicer.py",
-        "if answer.error is not None or name == ERROR_EVENT:",
+        "if answer.error_data is not None or name == ERROR_EVENT:",
         "if name == ERROR_EVENT:",
         (
             "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
