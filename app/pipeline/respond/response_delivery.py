@@ -45,7 +45,13 @@ from app.pipeline.respond.context_status import ContextReport, choose_context_st
 from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report, record_turn
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
-from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view
+from app.pipeline.view.last_view_and_calibration import (
+    CALIBRATIONS,
+    LAST_VIEWS,
+    add_last_view,
+    build_billed_state,
+    list_unbilled_summaries,
+)
 from app.pipeline.view.standing_requests import build_standing_state
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
@@ -449,6 +455,7 @@ class ResponseDelivery:
         learned: dict[str, Any] = (
             {LAST_VIEWS: views} if (views := add_last_view(state, turn.policy, window, stored_view)) else {}
         )
+        learned |= build_billed_state(view.outline)
         if view.standing_scan is not None:
             learned |= build_standing_state(state, view.standing_scan, answer_seq=view.outline.next_seq)
         if reported is None:
@@ -510,6 +517,9 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         prompt_tokens=budget.calibrate_tokens(plan.prompt_tokens),
         next_seq=outline.next_seq,
         compaction_status=_build_compaction_status(view) if plan.summaries else view.compaction,
+        summary_usages=[
+            one.usage for one in list_unbilled_summaries(resolved_request.conversation, outline) if one.usage
+        ],
         log_tokens=budget.calibrate_tokens(outline.instructions_tokens + outline.log_tokens),
         pinned_messages=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
         compacts_above=_compute_threshold_with_quotations(turn.policy, view),

@@ -132,7 +132,11 @@ class BilledModel:
         while more:
             event = await receive()
             raw, more = raw + event.get("body", b""), event.get("more_body", False)
-        given = orjson.loads(raw) if raw else {}
+        if not raw:  # the gateway asks for the list of models
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        given = orjson.loads(raw)
         speaks_messages = scope["path"].endswith("/messages")
         if speaks_messages:
             check_messages_request(given)
