@@ -51,6 +51,11 @@ class Budget(msgspec.Struct, frozen=True):
     it."""
     requested_output: int = 0
     """The answer's limit in the request; 0 if the request has none, or if the window is a guess."""
+    further_threshold: int = 0
+    """The compaction threshold of a view with summaries, if a further compaction pays only above it
+    (`context.plan.compaction_price`)."""
+    compaction_price: int = 0
+    """What that compaction costs, in new tokens of the prompt."""
 
     @property
     def window_without_reserve(self) -> int:
@@ -58,11 +63,11 @@ class Budget(msgspec.Struct, frozen=True):
         return self.window - self.reserve_tokens
 
     def compute_threshold(self, *, has_summaries: bool) -> int:
-        """Returns the compaction threshold of a view. With summaries it is at most the limit less the quotation
-        reserve.
+        """Returns the compaction threshold of a view. With summaries it is at least where a further compaction pays,
+        and at most the limit less the quotation reserve.
         """
         return (
-            min(self.compaction_threshold, self.limit - self.quotation_reserve)
+            min(max(self.compaction_threshold, self.further_threshold), self.limit - self.quotation_reserve)
             if has_summaries
             else self.compaction_threshold
         )
