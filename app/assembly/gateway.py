@@ -28,6 +28,7 @@ from app.assembly.providers_and_routes import (
     warm_up_tokenizers,
 )
 from app.assembly.telemetry import build_metrics, build_overview, build_tracing
+from app.compaction.capsule import CapsuleSealer
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summary_maker import SummaryMaker
@@ -65,6 +66,7 @@ from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.quotations import QuotationBuilder
 from app.pipeline.view.view_builder import ViewBuilder
 from app.settings import Settings
+from app.settings.sections import KEY_BYTES
 from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import encrypt_store
@@ -79,6 +81,8 @@ SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
 """Sent with every answer of a model while no provider is configured."""
 SHUTDOWN_TIMEOUT_SECONDS: Final = 5.0
 """How long a stop waits for background tasks. The server has drained the requests before; what is left are writes."""
+CAPSULE_KEY: Final = "capsule_key"
+"""The name of the stored secret that seals capsules if the settings name no key."""
 COUNT_WAIT_SECONDS: Final = 24 * 3600.0
 """How long a start waits for another process that counts existing answers."""
 _id_generator: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
@@ -169,6 +173,7 @@ class Gateway:
         """Builds views and summaries, for this turn and ahead of the next one."""
         settings, store, counter, tasks = self.settings, self.store, self.message_counter, self.tasks
         self.message_search = MessageSearch(store)
+        self.capsule_sealer = CapsuleSealer(settings.compaction.capsule_key_bytes)
         self.view_builder = ViewBuilder(store=store, message_counter=counter)
         self.pin_updater = PinUpdater(store=store, message_counter=counter)
         summary_generator = SummaryGenerator(
@@ -351,6 +356,9 @@ class Gateway:
         # First: everything below uses the store.
         await self.store.open()
         await self.authenticator.initialize()
+        # After those of the settings. It opens what was sealed before they named a key.
+        key = await self.store.ensure_server_secret(CAPSULE_KEY, proposed=secrets.token_hex(KEY_BYTES))
+        self.capsule_sealer.add_key(bytes.fromhex(key))
         self.leases.start()
         model_facts = await self.store.read_model_facts()
         if not is_count_complete(model_facts):
