@@ -50,6 +50,7 @@ from app.pipeline.call.overflow_recovery import OverflowRecovery
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamCaller
 from app.pipeline.call.window_learning import ModelFactWriter, WindowLearner
+from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
@@ -60,6 +61,7 @@ from app.pipeline.resolve.calibration_slopes import SLOPES_FACT, CalibrationSlop
 from app.pipeline.resolve.client_history import PrefixMemory
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
+from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.pins import PinUpdater
@@ -195,6 +197,7 @@ class Gateway:
             message_counter=counter,
             prefix_memory=self.prefix_memory,
             unwritten_fingerprints=self.unwritten_fingerprints,
+            capsule_sealer=self.capsule_sealer,
             random_bytes=random_bytes,
             lease_wait_seconds=settings.compaction.wait_seconds,
             serves_degraded=settings.degraded_mode == "serve",
@@ -261,6 +264,7 @@ class Gateway:
     def _build_pipeline(self) -> None:
         """Builds the pipeline of an answer."""
         counter, tasks = self.message_counter, self.tasks
+        self.capsule_builder = CapsuleBuilder(self.view_builder, self.capsule_sealer, time.time)
         self.pipeline = Pipeline(
             conversation_resolver=self.conversation_resolver,
             view_builder=self.view_builder,
@@ -276,6 +280,14 @@ class Gateway:
                 view_builder=self.view_builder, message_search=self.message_search, message_counter=counter, tasks=tasks
             ),
             pin_updater=self.pin_updater,
+            capsule_builder=self.capsule_builder,
+            lone_compactions=LoneCompactions(
+                self.turn_compactor,
+                self.turn_writer,
+                self.capsule_builder,
+                time.time,
+                self.dependencies.heartbeat_seconds,
+            ),
             model_contexts=self.model_contexts,
             tasks=tasks,
             clock_and_ids=ClockAndIds(
@@ -334,7 +346,7 @@ class Gateway:
         self.responses_parser = ResponsesRequestParser(
             keeps_context=keeps_context, now=self.now, random_bytes=random_bytes
         )
-        self.chat_endpoint, self.responses_endpoint, self.messages_endpoint = (
+        self.chat_endpoint, self.responses_endpoint, self.compaction_endpoint, self.messages_endpoint = (
             AnswerEndpoint(
                 request_coalescing,
                 self.authenticator,
@@ -344,7 +356,12 @@ class Gateway:
                 silence_seconds=self.dependencies.silence_seconds,
                 metrics=self.metrics,
             )
-            for parse_request in (parse_chat_request, self.responses_parser.parse, parse_messages_request)
+            for parse_request in (
+                parse_chat_request,
+                self.responses_parser.parse,
+                self.responses_parser.parse_compaction,
+                parse_messages_request,
+            )
         )
 
     async def open(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+import msgspec
 import orjson
 
 from app.conversation.conversation_types import LogMessage
@@ -39,6 +40,34 @@ def render_progress_event(
         return frame
     form = b"event: %b\ndata: %b\n\n" if style == "named" else b": %b %b\n\n"
     return form % (event["type"].encode(), orjson.dumps(event)) + frame
+
+
+class LoneCompaction(msgspec.Struct, frozen=True):
+    """The answer to a request that asks for nothing but a compaction."""
+
+    capsule: str
+    usage: Mapping[str, Any]
+    """What the calls for the summaries used, as Chat Completions have it."""
+    said: Sequence[bytes]
+    """The system, developer and user messages of the range, as their clients sent them."""
+    fields: bytes
+    """Our own members of the answer, without braces."""
+
+
+class CapsuleFormat(Protocol):
+    """Writes the compactions of an answer, for clients that keep them as capsules (`compaction.capsule`)."""
+
+    def render_compaction_begin(self) -> bytes:
+        """Renders the frames that say that a compaction is being made, in a stream that has begun."""
+
+    def add_capsule(self, capsule: str) -> bytes:
+        """Makes a capsule the first part of the answer. Returns its frames if the stream has begun."""
+
+    def render_whole_compaction(self, compaction: LoneCompaction) -> bytes:
+        """Renders an answer that is not streamed."""
+
+    def render_compaction_end(self, compaction: LoneCompaction) -> bytes:
+        """Renders the last frames of a stream."""
 
 
 class AnswerRelay(Protocol):

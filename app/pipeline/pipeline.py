@@ -49,6 +49,7 @@ from app.pipeline.call.search_tool_loop import (
 from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, UpstreamCaller
 from app.pipeline.call.window_learning import WindowLearner, replace_window
 from app.pipeline.chat_request import ChatRequest
+from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import (
     TurnCompactionTask,
@@ -63,7 +64,8 @@ from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
-from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
+from app.pipeline.respond.lone_compaction import LoneCompactions, build_start_event
+from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report, shows_new_compaction
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
@@ -99,6 +101,8 @@ class Pipeline:
     search_tool_loop: SearchToolLoop
     quotation_builder: QuotationBuilder
     pin_updater: PinUpdater
+    capsule_builder: CapsuleBuilder
+    lone_compactions: LoneCompactions
     model_contexts: ModelContexts
     tasks: BackgroundTasks
     clock_and_ids: ClockAndIds
@@ -118,9 +122,13 @@ class Pipeline:
         view: View | None = None
         try:
             turn = await self._resolve_turn(request, held_leases)
+            if request.finds_either_tenant and turn.resolved_request.is_first_request:
+                turn = await self._resolve_turn(request.keep_less(), held_leases)
             if turn.resolved_request.stored_answer is not None:
                 return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
             turn, view = await self._plan_view(turn)
+            if request.compacts_only:
+                return await self.lone_compactions.answer(turn, view, held_leases)
             if must_compact(turn, view):
                 compaction = self.turn_compactor.start_compaction(turn, view)
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
@@ -131,6 +139,8 @@ class Pipeline:
             else:
                 self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
+            if request.capsule_format is not None and view.plan.summaries and shows_new_compaction(view):
+                request.capsule_format.add_capsule((await self.capsule_builder.build(turn, view))[0])
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
             if not request.stream:
                 return await self.response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
@@ -275,7 +285,7 @@ class Pipeline:
         context_report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
         """Streams progress events while the compaction runs, then the answer."""
-        answer_format = turn.request.answer_format
+        answer_format, capsule_format = turn.request.answer_format, turn.request.capsule_format
         answer_format.begin_progress(
             completion_id=self.clock_and_ids.new_completion_id(),
             created=int(self.clock_and_ids.unix_seconds()),
@@ -285,13 +295,8 @@ class Pipeline:
         )
         try:
             current_span().add_event("compaction_started")
-            yield answer_format.render_progress_start(
-                {
-                    "type": "compaction_started",
-                    "input_tokens": view.tokens_before_compaction,
-                    "context_window": view.budget.window,
-                }
-            )
+            begin = answer_format.render_progress_start(build_start_event(view))
+            yield begin if capsule_format is None else begin + capsule_format.render_compaction_begin()
             while not await compaction.finishes_within(self.clock_and_ids.heartbeat_seconds):
                 yield answer_format.render_heartbeat()
             view = await compaction.wait_for_view()
@@ -301,6 +306,8 @@ class Pipeline:
             fields = build_context_report(turn, view).render_status_fields()
             yield answer_format.render_progress_outcome(event, fields)
             turn, view = await self._complete_view(turn, view)
+            if capsule_format is not None:
+                yield capsule_format.add_capsule((await self.capsule_builder.build(turn, view))[0])
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
         except GatewayError as error:
             # The response has begun, so the status code is sent already: the error becomes an error event at the end of

@@ -11,7 +11,7 @@ import orjson
 from app.conversation.conversation_types import RESPONSE_ID_PREFIX, LogMessage
 from app.conversation.item import Item
 from app.dialects.answer_decoding import Answer, AnswerDecoder
-from app.dialects.answer_format import EventStyle, render_progress_event
+from app.dialects.answer_format import EventStyle, LoneCompaction, render_progress_event
 from app.dialects.items.message import build_items_message
 from app.dialects.responses.answer_message import build_answer_message
 from app.dialects.responses.answer_relay import ResponsesStreamRelay
@@ -68,6 +68,7 @@ class ResponsesAnswerFormat:
     def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
         if answer.protocol != ResponsesStreamDecoder.protocol:
             output = ResponsesStreamEncoder(self._lifecycle.response, EventWriter(), self._names)
+            output.items = self._lifecycle.first_items
             output.encode(answer.decode_whole(body))
             output.write_end(is_cut_off=find_incomplete_reason(answer.finish) is not None)
             self._whole_items = output.items
@@ -76,7 +77,7 @@ class ResponsesAnswerFormat:
     def render_whole_answer(self, answer: Answer, body: bytes, fields: bytes) -> bytes:
         response = self._lifecycle.response
         if isinstance(answer, ResponsesStreamDecoder) and answer.last_response is not None:
-            return response.render_original(answer.last_response, fields)
+            return response.render_original(answer.last_response, fields, self._lifecycle.first_items)
         reason = find_incomplete_reason(answer.finish)
         return response.render(
             fields,
@@ -90,7 +91,8 @@ class ResponsesAnswerFormat:
     def build_answer_message(self, answer: Answer) -> Item:
         if isinstance(answer, ResponsesStreamDecoder):
             return build_items_message(answer.list_items())
-        return build_answer_message(answer.build_item(), self._whole_items, self._lifecycle.response)
+        items = self._whole_items[len(self._lifecycle.first_items) :]
+        return build_answer_message(answer.build_item(), items, self._lifecycle.response)
 
     def build_facts(self, answer: Answer) -> dict[str, Any]:
         response = self._lifecycle.response
@@ -152,6 +154,31 @@ class ResponsesAnswerFormat:
             relay = self._find_relay()
             return b"" if relay is None else relay.render_end()
         return b"" if last_frame.endswith(self._lifecycle.end) else self._lifecycle.end
+
+    def render_compaction_begin(self) -> bytes:
+        return self._lifecycle.write_compaction_begin()
+
+    def add_capsule(self, capsule: str) -> bytes:
+        self._lifecycle.set_compaction(capsule)
+        return self._lifecycle.write_compaction() if self._lifecycle.has_begun else b""
+
+    def render_whole_compaction(self, compaction: LoneCompaction) -> bytes:
+        self._lifecycle.set_compaction(compaction.capsule)
+        return self._lifecycle.response.render(
+            compaction.fields,
+            status=COMPLETED,
+            output=self._lifecycle.first_items,
+            usage=compaction.usage,
+        )
+
+    def render_compaction_end(self, compaction: LoneCompaction) -> bytes:
+        return self._lifecycle.write_end(
+            compaction.fields,
+            frames_before=self.add_capsule(compaction.capsule),
+            model=None,
+            output=self._lifecycle.first_items,
+            usage=compaction.usage,
+        )
 
     def render_stored_answer(
         self, entry: LogMessage, model: str, gateway_fields: Mapping[str, Any], context: Mapping[str, Any]

@@ -49,6 +49,7 @@ class ResponsesStreamRelay(StreamRelay):
         self._render_last_fields = render_last_fields
         self._lifecycle = lifecycle
         self._encoder = ResponsesStreamEncoder(lifecycle.response, lifecycle.events, tool_names)
+        self._encoder.items = lifecycle.first_items
         self._splicer: ResponsesStreamSplicer | None = None
         if isinstance(answer, ResponsesStreamDecoder):
             self._splicer = ResponsesStreamSplicer(answer, lifecycle, fields)
@@ -99,7 +100,8 @@ class ResponsesStreamRelay(StreamRelay):
         answer.id, answer.model, answer.has_content = self.answer.id, self.answer.model, self.answer.has_content
         if self._splicer is not None:
             self._passed_items = self._decoder.ended_items if isinstance(self._decoder, ResponsesStreamDecoder) else {}
-            self._encoder.continue_after(*self._splicer.read_passed_items())
+            items, open_items = self._splicer.read_passed_items()
+            self._encoder.continue_after([*self._lifecycle.first_items, *items], open_items)
             self._splicer = None
         self.answer = answer
 
@@ -108,7 +110,7 @@ class ResponsesStreamRelay(StreamRelay):
         self._end_items()
         if self._splicer is not None:
             return build_items_message(self._splicer.list_items())
-        items = self._encoder.items
+        items = self._encoder.items[len(self._lifecycle.first_items) :]
         if self._passed_items:
             return build_kept_items(items, self._passed_items)
         return build_answer_message(self.answer.build_item(), items, self._lifecycle.response)
@@ -148,7 +150,9 @@ class ResponsesStreamRelay(StreamRelay):
             fields,
             frames_before=frames_before,
             model=answer.model,
-            output=self._encoder.items if splicer is None else splicer.list_shown_items(),
+            output=self._encoder.items
+            if splicer is None
+            else [*self._lifecycle.first_items, *splicer.list_shown_items()],
             usage=answer.usage,
         )
 
@@ -156,6 +160,8 @@ class ResponsesStreamRelay(StreamRelay):
         begin = b""
         if not self._lifecycle.has_begun and values and isinstance(values[0], Begin):
             begin = self._lifecycle.write_begin(self._fields, values[0].model)
+        if self._lifecycle.compaction is not None and self._lifecycle.has_begun:
+            begin += self._lifecycle.write_compaction()
         return begin + self._encoder.encode(values)
 
     def _end_items(self) -> None:

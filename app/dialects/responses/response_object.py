@@ -13,7 +13,7 @@ import orjson
 
 from app.dialects.chat.stream_frames import splice_fields
 from app.dialects.error_body import read_error_body
-from app.dialects.usage import read_usage
+from app.dialects.usage import NO_USAGE, TokenUsage, read_usage
 from app.errors import GatewayError, UpstreamRefused
 
 DEFAULT_ECHO: Final[Mapping[str, bytes]] = {
@@ -137,12 +137,13 @@ class ResponseObject:
         }
         return _add_fields(_encode(body), fields)
 
-    def render_original(self, body: bytes, fields: bytes) -> bytes:
+    def render_original(self, body: bytes, fields: bytes, first_items: Sequence[Any] = ()) -> bytes:
         """Renders the object of a Responses provider as ours. What it says about the answer keeps its bytes.
 
         Args:
             body: the provider's object.
             fields: our fields, as `splice_fields` takes them.
+            first_items: items of ours that come before the provider's.
 
         Raises:
             msgspec.DecodeError: the body is not a JSON object.
@@ -152,6 +153,9 @@ class ResponseObject:
             members["output"] = msgspec.Raw(
                 _encode([self.hide_reasoning(raw) for raw in _decode_items(members["output"])])
             )
+        if first_items:
+            items = _decode_items(members.get("output", b"[]"))
+            members["output"] = msgspec.Raw(_encode([*first_items, *items]))
         own = {name: value for name, value in self._echo.items() if name in GATEWAY_ECHO or name not in members}
         identity = {"id": self.response_id, "created_at": self.created_at}
         return _add_fields(_encode({**members, **identity, **own}), fields)
@@ -216,7 +220,7 @@ def find_incomplete_reason(finish_reason: str | None) -> str | None:
 
 def build_response_usage(usage: Mapping[str, Any]) -> dict[str, Any] | None:
     """Translates the usage of a chat completion; None if it has no usable number."""
-    read = read_usage(usage)
+    read = TokenUsage(0) if usage == NO_USAGE else read_usage(usage)
     if read is None:
         return None
     details, input_details = usage.get("completion_tokens_details"), usage.get("prompt_tokens_details")
