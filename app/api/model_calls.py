@@ -254,15 +254,6 @@ async def create_chat_completion(body: ChatCompletionRequest) -> ChatCompletion:
     raise NotImplementedError
 
 
-class CompactionRequest(ModelRequest):
-    """OpenAI's request. `input` may be missing only if `previous_response_id` is there."""
-
-    input: str | list[InputMessage | RequestItem] | None = None
-    instructions: str | None = None
-    previous_response_id: str | None = Field(None, description="The response through which all is compacted.")
-    prompt_cache_key: str | None = None
-
-
 class CompactedResponse(Described):
     """What was said word for word, then one item of type `compaction`: the history from now on."""
 
@@ -276,7 +267,7 @@ class CompactedResponse(Described):
     context: dict[str, Any]
 
 
-async def compact_response(body: CompactionRequest) -> CompactedResponse:
+async def compact_response(body: ResponsesRequest) -> CompactedResponse:
     """Compact a history.
 
     Send `output` in the place of the history, and what is new after it.

@@ -281,13 +281,7 @@ class Gateway:
             ),
             pin_updater=self.pin_updater,
             capsule_builder=self.capsule_builder,
-            lone_compactions=LoneCompactions(
-                self.turn_compactor,
-                self.turn_writer,
-                self.capsule_builder,
-                time.time,
-                self.dependencies.heartbeat_seconds,
-            ),
+            lone_compactions=LoneCompactions(self.turn_writer, self.capsule_builder),
             model_contexts=self.model_contexts,
             tasks=tasks,
             clock_and_ids=ClockAndIds(

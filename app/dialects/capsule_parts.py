@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import orjson
+import msgspec
 
 from app.conversation.item import Item
-from app.dialects.body.message import ChatMessage, decode_body
 from app.dialects.item_decoding import decode_item
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.messages.message import MessagesMessage
@@ -17,8 +16,19 @@ from app.dialects.messages.message import MessagesMessage
 CAPSULE_MARKER: Final = b'"cc1.'
 """A body without these bytes has no capsule."""
 CAPSULE_BEGIN: Final = CAPSULE_MARKER[1:].decode()
-COMPACTION: Final = "compaction"
-SEALED_FIELDS: Final = ("encrypted_content", "signature")
+
+
+class _SealedPart(msgspec.Struct):
+    """The fields of an item, block or part that may have a capsule."""
+
+    type: Any = None
+    encrypted_content: Any = None
+    signature: Any = None
+
+
+_decode_array: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_part: Final = msgspec.json.Decoder(_SealedPart).decode
 
 
 def split_at_capsules(raw: bytes) -> list[bytes | str]:
@@ -46,8 +56,10 @@ def _list_raw_parts(message: Item) -> list[bytes]:
         return message.raw_items
     if isinstance(message, MessagesMessage):
         return message.raw_blocks
-    content = decode_body(message).get("content")
-    return [orjson.dumps(part) for part in content] if isinstance(content, list) else []
+    try:
+        return [bytes(part) for part in _decode_array(_decode_members(message.raw)["content"])]
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+        return []  # no list of parts
 
 
 def _join_parts(message: Item, parts: Sequence[bytes]) -> bytes:
@@ -56,13 +68,18 @@ def _join_parts(message: Item, parts: Sequence[bytes]) -> bytes:
         return ResponsesMessage.from_raw_items(parts).raw
     if isinstance(message, MessagesMessage):
         return MessagesMessage.from_raw_blocks(message.native_role, parts).raw
-    return ChatMessage.from_body({**decode_body(message), "content": [orjson.loads(part) for part in parts]}).raw
+    content = msgspec.Raw(b"[" + b",".join(parts) + b"]")
+    return msgspec.json.encode({**_decode_members(message.raw), "content": content})
 
 
 def _read_capsule(raw_part: bytes) -> str | None:
     """Returns the capsule of an item, block or part; None if it has none."""
-    part: Any = orjson.loads(raw_part) if CAPSULE_MARKER in raw_part else None
-    if not isinstance(part, dict) or part.get("type") != COMPACTION:
+    if CAPSULE_MARKER not in raw_part:
         return None
-    values = (value for name in SEALED_FIELDS if isinstance(value := part.get(name), str))
-    return next((value for value in values if value.startswith(CAPSULE_BEGIN)), None)
+    try:
+        part = _decode_part(raw_part)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None  # what cannot be read is refused, or passed on, as without a capsule
+    values = [value for value in (part.encrypted_content, part.signature) if isinstance(value, str)]
+    is_compaction = part.type == "compaction"
+    return next((value for value in values if is_compaction and value.startswith(CAPSULE_BEGIN)), None)

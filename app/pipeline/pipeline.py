@@ -64,7 +64,7 @@ from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
-from app.pipeline.respond.lone_compaction import LoneCompactions, build_start_event
+from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report, shows_new_compaction
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
@@ -124,18 +124,20 @@ class Pipeline:
             turn = await self._resolve_turn(request, held_leases)
             if request.finds_either_tenant and turn.resolved_request.is_first_request:
                 turn = await self._resolve_turn(request.keep_less(), held_leases)
-            if turn.resolved_request.stored_answer is not None:
+            if turn.resolved_request.stored_answer is not None and not request.compacts_only:
                 return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
             turn, view = await self._plan_view(turn)
-            if request.compacts_only:
-                return await self.lone_compactions.answer(turn, view, held_leases)
-            if must_compact(turn, view):
+            if request.compacts_only or must_compact(turn, view):
                 compaction = self.turn_compactor.start_compaction(turn, view)
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
                 # summary at once, `wait_for_start` is false and the client gets a normal answer.
-                if request.stream and request.event_style != "off" and await compaction.wait_for_start():
+                if request.stream and (
+                    request.compacts_only or (request.event_style != "off" and await compaction.wait_for_start())
+                ):
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
                 view = await compaction.wait_for_view()
+                if request.compacts_only:
+                    return await self.lone_compactions.answer_whole(turn, view, held_leases)
             else:
                 self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
@@ -295,7 +297,13 @@ class Pipeline:
         )
         try:
             current_span().add_event("compaction_started")
-            begin = answer_format.render_progress_start(build_start_event(view))
+            begin = answer_format.render_progress_start(
+                {
+                    "type": "compaction_started",
+                    "input_tokens": view.tokens_before_compaction,
+                    "context_window": view.budget.window,
+                }
+            )
             yield begin if capsule_format is None else begin + capsule_format.render_compaction_begin()
             while not await compaction.finishes_within(self.clock_and_ids.heartbeat_seconds):
                 yield answer_format.render_heartbeat()
@@ -305,6 +313,9 @@ class Pipeline:
             event = {"type": outcome, "duration_ms": view.compaction["duration_ms"]}
             fields = build_context_report(turn, view).render_status_fields()
             yield answer_format.render_progress_outcome(event, fields)
+            if turn.request.compacts_only:
+                yield await self.lone_compactions.render_end(turn, view, held_leases)
+                return
             turn, view = await self._complete_view(turn, view)
             if capsule_format is not None:
                 yield capsule_format.add_capsule((await self.capsule_builder.build(turn, view))[0])

@@ -130,6 +130,13 @@ class ConversationResolver:
         if capsule_history is not None:
             expanded_request = capsule_history.request
         resolved_request = await self._resolve_expanded(expanded_request, encoding, held_leases, capsule_history)
+        if capsule_history is not None:
+            resolved_request = replace(
+                resolved_request,
+                capsule=capsule_history.capsule,
+                users_before_capsule=capsule_history.users_before,
+                warnings=(*resolved_request.warnings, *capsule_history.warnings),
+            )
         if expanded_request is request:
             return resolved_request
         return replace(resolved_request, expanded_messages=expanded_request.raw_messages)
@@ -159,9 +166,7 @@ class ConversationResolver:
                     await compute_retry_digest(request, client_history) if resolved_request.is_stored else None
                 ),
                 fingerprint_scopes=list_scopes(request),
-                warnings=(*describe_unstored_turn(request), *(capsule_history.warnings if capsule_history else ())),
-                capsule=capsule_history and capsule_history.capsule,
-                users_before_capsule=capsule_history.users_before if capsule_history else (),
+                warnings=describe_unstored_turn(request),
             )
         except StoreUnavailable:
             # A request that may be an append does not bring its history: without the store, the model would answer

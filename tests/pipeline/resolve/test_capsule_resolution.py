@@ -297,4 +297,8 @@ async def test_a_chat_client_and_a_client_of_messages_continue_a_capsule() -> No
         assert answer.status_code == 200, answer.text
         assert answer.json()["context_status"] == "summarized"
         assert "By messages?" in view(w)
+        stateless = [assistant(None, content=[part]), user("And stateless?")]
+        await w.say(stateless, headers={"x-context-mode": "stateless"})
+        assert SECRET in view(w)
+        assert "cc1." not in json.dumps(w.upstream.requests)
         assert len({conversation.family_id for conversation in w.conversations()}) == 1
