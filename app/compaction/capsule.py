@@ -13,6 +13,7 @@ import binascii
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from importlib import import_module
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ INVALID_CAPSULE: Final = "invalid_compaction_item"
 """The code of the error for a capsule that cannot be used."""
 
 
-class Capsule(msgspec.Struct, frozen=True, omit_defaults=True):
+class Capsule(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """What a capsule holds. The texts are shortened to the room that there is (`fit_into_capsule`)."""
 
     tenant: bytes
@@ -73,7 +74,13 @@ class Capsule(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def knows_user_message(self, canonical_form: bytes) -> bool:
         """Returns whether the range has this user message, as far as the capsule knows."""
-        return not self.knows_all_users or digest_user_message(canonical_form) in split_digests(self.user_digests)
+        return not self.knows_all_users or digest_user_message(canonical_form) in self.known_digests
+
+    @cached_property
+    def known_digests(self) -> frozenset[bytes]:
+        """The digests of which `user_digests` consists."""
+        digests, size = self.user_digests, USER_DIGEST_BYTES
+        return frozenset(digests[start : start + size] for start in range(0, len(digests), size))
 
     def without_texts(self) -> Capsule:
         """Returns the capsule without the texts that can stand for the range."""
@@ -145,11 +152,6 @@ def digest_tenant(tenant: str) -> bytes:
 def digest_user_message(canonical_form: bytes) -> bytes:
     """Returns the digest by which a capsule knows a user message."""
     return hashlib.sha256(canonical_form).digest()[:USER_DIGEST_BYTES]
-
-
-def split_digests(digests: bytes) -> frozenset[bytes]:
-    """Returns the digests of user messages of which the field `user_digests` consists."""
-    return frozenset(digests[start : start + USER_DIGEST_BYTES] for start in range(0, len(digests), USER_DIGEST_BYTES))
 
 
 def render_standalone_text(capsule: Capsule) -> str:

@@ -12,7 +12,6 @@ from app.compaction.capsule import (
     digest_tenant,
     digest_user_message,
     fit_into_capsule,
-    split_digests,
 )
 from app.compaction.summarizer.transcript import build_transcript_entries
 from app.conversation.api_keys import CONTEXT_TENANT_SUFFIX, is_context_tenant
@@ -54,7 +53,7 @@ class CapsuleBuilder:
             said, earlier_texts = await self._read_user_messages(resolved_request, carried), ()
         own = [message for message in said if not message.text.startswith(STANDALONE_PREAMBLE)]
         texts = (message.text for message in own)
-        known = b"" if base is None else base.user_digests
+        known_digests = frozenset() if base is None else base.known_digests
         forms = (message.canonical_form for message in (*said, *carried))
         digests = dict.fromkeys(digest_user_message(form) for form in forms if form is not None)
         tail_from_seq = summaries[-1].to_seq if summaries else 0
@@ -81,7 +80,9 @@ class CapsuleBuilder:
             user_text=tuple(dict.fromkeys(text for text in (*earlier_texts, *texts) if text)),
             pins=tuple(f"{entry.message.role}: {entry.message.text}" for entry in pinned),
             newest="\n\n".join(f"{entry.speaker}: {entry.text}" for entry in entries),
-            user_digests=known + b"".join(one for one in digests if one not in split_digests(known)),
+            user_digests=b"".join(
+                ([] if base is None else [base.user_digests]) + [one for one in digests if one not in known_digests]
+            ),
             knows_all_users=base is None or base.knows_all_users,
         )
         spoken = [message.raw for message in (*resolved_request.instructions, *own)]

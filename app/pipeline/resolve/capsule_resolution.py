@@ -8,6 +8,8 @@ was made, its text may have them: it then gives nothing.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -24,6 +26,7 @@ from app.dialects.capsule_parts import CAPSULE_MARKER, split_at_capsules
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest
 from app.pipeline.chat_request import ChatRequest
+from app.pipeline.resolve.client_history import LONG_HISTORY_BYTES
 from app.pipeline.resolve.resolved_request import has_other_end_user
 from app.store.contract.conversations import ConversationStore
 
@@ -81,19 +84,9 @@ class CapsuleResolver:
         newest, index = capsules[-1], max(texts)
         place = await self._find_place(request, newest)
         await self._check_earlier_capsules(request, capsules, place)
-        instructions: list[int] = []
-        unknown: list[int] = []
-        users: list[bytes] = []
-        for number, part in enumerate(parts[:index]):
-            if isinstance(part, str):
-                continue
-            message = decode_item(part)
-            if message.role in INSTRUCTION_ROLES:
-                instructions.append(number)
-            elif message.role == "user" and newest.knows_user_message(message.canonical_form or b""):
-                users.append(part)
-            elif message.role == "user":
-                unknown.append(number)
+        sort_parts = functools.partial(_sort_parts_before, newest, parts[:index])
+        is_long = len(request.body) > LONG_HISTORY_BYTES
+        instructions, unknown, users = await asyncio.to_thread(sort_parts) if is_long else sort_parts()
         kept = [*instructions, *unknown, *range(index + 1, len(parts))]
         messages: list[bytes] = [bytes(part) for number in kept if isinstance(part := parts[number], bytes)]
         kept_groups: list[Sequence[int]] = [groups[number] for number in kept]
@@ -171,6 +164,25 @@ class CapsuleResolver:
             raise _build_error(
                 request, "Two compactions of this request stand for different conversations. Send the newest one alone."
             )
+
+
+def _sort_parts_before(capsule: Capsule, parts: Sequence[bytes | str]) -> tuple[list[int], list[int], list[bytes]]:
+    """Returns of the messages before a capsule the indexes of the instructions and of the user messages that the
+    capsule does not know, and the user messages that it knows."""
+    instructions: list[int] = []
+    unknown: list[int] = []
+    users: list[bytes] = []
+    for index, part in enumerate(parts):
+        if isinstance(part, str):
+            continue
+        message = decode_item(part)
+        if message.role in INSTRUCTION_ROLES:
+            instructions.append(index)
+        elif message.role == "user" and capsule.knows_user_message(message.canonical_form or b""):
+            users.append(part)
+        elif message.role == "user":
+            unknown.append(index)
+    return instructions, unknown, users
 
 
 def build_standalone_message(capsule: Capsule) -> bytes:
