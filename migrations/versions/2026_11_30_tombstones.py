@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "2026_11_29_tombstones"
-down_revision = "2026_11_28_limits"
+revision = "2026_11_30_tombstones"
+down_revision = "2026_11_29_message_vectors"
 branch_labels = None
 depends_on = None
 
