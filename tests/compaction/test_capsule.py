@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from app.compaction.capsule import (
     CAPSULE_PREFIX,
-    INVALID_CAPSULE,
     MAX_CAPSULE_BYTES,
     MAX_USER_DIGESTS,
     Capsule,
@@ -20,7 +19,7 @@ from app.compaction.capsule import (
     digest_user_message,
     fit_into_capsule,
 )
-from app.errors import InvalidRequest
+from app.errors import InvalidCapsule
 
 SEALER: Final = CapsuleSealer([b"k" * 32])
 SECRET: Final = "the gate code is 4711"
@@ -48,10 +47,10 @@ def open_capsule(text: str, *, sealer: CapsuleSealer = SEALER, tenant: str = "ac
     return sealer.open(text, tenant=tenant, end_user=user, param="input[3]")
 
 
-def check_refused(text: str, **options: Any) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as caught:
+def check_refused(text: str, **options: Any) -> InvalidCapsule:
+    with pytest.raises(InvalidCapsule) as caught:
         open_capsule(text, **options)
-    assert (caught.value.status, caught.value.code, caught.value.param) == (400, INVALID_CAPSULE, "input[3]")
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "invalid_compaction_item", "input[3]")
     assert SECRET not in str(caught.value)
     return caught.value
 

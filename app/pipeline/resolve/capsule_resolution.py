@@ -18,13 +18,13 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from app.compaction.capsule import INVALID_CAPSULE, Capsule, CapsuleSealer, render_standalone_text
+from app.compaction.capsule import Capsule, CapsuleSealer, render_standalone_text
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.item import INSTRUCTION_ROLES
 from app.dialects.body.message import ChatMessage
 from app.dialects.capsule_parts import CAPSULE_MARKER, split_at_capsules
 from app.dialects.item_decoding import decode_item
-from app.errors import InvalidRequest
+from app.errors import InvalidCapsule
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history import LONG_HISTORY_BYTES
 from app.pipeline.resolve.resolved_request import has_other_end_user
@@ -65,7 +65,7 @@ class CapsuleResolver:
         """Returns the history of a request after its newest capsule; None if the request has no capsule.
 
         Raises:
-            InvalidRequest: a capsule cannot be opened (`CapsuleSealer.open`), two of them belong to different
+            InvalidCapsule: a capsule cannot be opened (`CapsuleSealer.open`), two of them belong to different
                 conversations, or nothing is left of the request.
             StoreUnavailable: the store cannot be read. Then nobody knows whether the words were erased.
         """
@@ -149,7 +149,7 @@ class CapsuleResolver:
         """Checks that the newest capsule stands for what the others stand for.
 
         Raises:
-            InvalidRequest: it does not.
+            InvalidCapsule: it does not.
         """
         *earlier, newest = capsules
         for capsule in earlier:
@@ -196,12 +196,12 @@ def check_capsule_of(
     """Checks that the capsule of a request is of the conversation that the request names.
 
     Raises:
-        InvalidRequest: it is another's.
+        InvalidCapsule: it is another's.
     """
     if capsule_history is None or (conversation and conversation.family_id == capsule_history.capsule.family_id):
         return
     raise _build_error(request, "The compaction is of another conversation than the one that this request names.")
 
 
-def _build_error(request: ChatRequest, message: str) -> InvalidRequest:
-    return InvalidRequest(message, code=INVALID_CAPSULE, param=request.messages_field)
+def _build_error(request: ChatRequest, message: str) -> InvalidCapsule:
+    return InvalidCapsule(message, param=request.messages_field)
