@@ -58,7 +58,11 @@ def create_test_app(
     connections: ClientConnections | None = None,
     dependencies: Dependencies = TEST_DEPENDENCIES,
 ) -> Any:
-    """The whole application of one process, as `app.main.create_app` makes it."""
+    """The whole application of one process, as `app.main.create_app` makes it. Its answers have the whole `context`,
+    unless the settings say otherwise."""
+    if "context_detail" not in settings.server.model_fields_set:
+        server = settings.server.model_copy(update={"context_detail": "full"})
+        settings = settings.model_copy(update={"server": server})
     return build_worker_application(settings, None, connections, dependencies)
 
 
@@ -214,6 +218,7 @@ class ScriptedUpstream:
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.queries: list[str] = []
         self.models = Reply({"object": "list", "data": [{"id": "upstream-model", "object": "model"}]})
         self.hung_up = 0
         self.left = asyncio.Event()
@@ -234,6 +239,7 @@ class ScriptedUpstream:
             return
         self.bodies.append(body)
         self.paths.append(scope["path"])
+        self.queries.append(scope["query_string"].decode())
         self.headers.append({name.decode(): value.decode("latin-1") for name, value in scope["headers"]})
         reply = self.replies.pop(0) if self.replies else self.default(json.loads(body))
         sending = asyncio.ensure_future(self._send(reply, send))

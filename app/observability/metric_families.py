@@ -246,6 +246,9 @@ LOOP_FAILURES: Final = _define_counter(
 UNWRITTEN_USAGE: Final = _define_counter(
     "usage_sums_lost_total", "Sums of usage that the database refused, or that did not fit into memory."
 )
+UNWRITTEN_REQUESTS: Final = _define_counter(
+    "requests_not_kept_total", "Requests that the database keeps no record of: it refused them, or the queue was full."
+)
 WORKERS: Final = _define_gauge("workers", "Worker processes.")
 START_TIME: Final = _define_gauge(
     "start_time_seconds", "When the first worker process started, Unix time.", merging="min"

@@ -20,8 +20,6 @@ from app.dialects.responses.response_object import build_response_usage
 class CompactionAnswerFormat(ResponsesAnswerFormat):
     """Writes a compaction as an object: what was said word for word, then the capsule."""
 
-    __slots__ = ()
-
     def render_whole_compaction(self, compaction: LoneCompaction) -> bytes:
         response = self._lifecycle.response
         self._lifecycle.set_compaction(compaction.capsule)

@@ -19,16 +19,15 @@ from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
 from app.dialects.answer_decoding import Answer
-from app.dialects.answer_format import AnswerRelay
 from app.dialects.provider_dialects import make_decoder
 from app.dialects.sealed_parts import has_sealed_parts
 from app.dialects.search_rounds import JoinedEvents
 from app.dialects.sse import SseEvent
+from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.dialects.usage import TokenUsage, read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
-from app.observability.request_record import current_request_record
 from app.pipeline.admission.answer_replay import REQUEST_DIGEST
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.call.search_tool_definition import SearchToolSession
@@ -42,7 +41,7 @@ from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, PendingWrite
 from app.pipeline.respond.answer_types import WholeAnswer
 from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
-from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report
+from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report, record_turn
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
@@ -178,10 +177,12 @@ class ResponseDelivery:
         source = upstream_answer.deployment.key
         relay = turn.request.answer_format.build_relay(
             make_decoder(reply.protocol, source),
-            report.render_status_fields(),
-            functools.partial(_render_last_fields, report, upstream_answer.deployment, turn.search_tool_session),
-            include_usage=turn.request.wants_usage,
-            source=source,
+            RelayOptions(
+                report.render_status_fields(),
+                functools.partial(_render_last_fields, report, upstream_answer.deployment, turn.search_tool_session),
+                source,
+                turn.request.wants_usage,
+            ),
         )
         is_over = False
         try:
@@ -215,7 +216,7 @@ class ResponseDelivery:
                 )
 
     async def _finish_stream(
-        self, turn: Turn, view: View, relay: AnswerRelay, report: ContextReport, upstream_answer: UpstreamAnswer
+        self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
     ) -> bytes:
         """Stores the answer that the stream brought, and returns the last frames."""
         error, changed_fields = relay.stream_failure, None
@@ -242,7 +243,7 @@ class ResponseDelivery:
         self,
         turn: Turn,
         view: View,
-        relay: AnswerRelay,
+        relay: StreamRelay,
         report: ContextReport,
         upstream_answer: UpstreamAnswer,
         leases: AsyncExitStack,
@@ -260,7 +261,7 @@ class ResponseDelivery:
             await leases.aclose()
 
     async def _store_streamed_answer(
-        self, turn: Turn, view: View, relay: AnswerRelay, report: ContextReport, upstream_answer: UpstreamAnswer
+        self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
     ) -> None:
         answer = relay.answer
         answer.id = relay.answer_id
@@ -293,14 +294,11 @@ class ResponseDelivery:
         *,
         is_whole: bool = True,
     ) -> None:
-        """Counts an answer in the metrics, in the request's record and in the usage of its key: once for each answer,
-        stored or not."""
-        record = current_request_record()
-        if self._metrics.is_on or record is not None:
-            facts = build_turn_facts(upstream_answer.deployment, report, usage, is_whole=is_whole)
-            self._metrics.count_turn(facts)
-            if record is not None:
-                record.turn = facts
+        """Counts an answer in the metrics, in the request's record, in its log line and in the usage of its key: once
+        for each answer, stored or not."""
+        facts = build_turn_facts(upstream_answer.deployment, report, usage, is_whole=is_whole)
+        self._metrics.count_turn(facts)
+        record_turn(facts)
         self._record_usage(turn, upstream_answer, report, usage, message)
 
     def _record_usage(
@@ -519,6 +517,7 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
             *(() if output_limit is None else (_describe_lowered_output_limit(view.budget, output_limit),)),
             *resolved_request.warnings,
         ),
+        detail=turn.request.context_detail,
         searches=turn.search_tool_session.searches if turn.search_tool_session is not None else (),
         slope=slope,
         offset_tokens=budget.calibrate_tokens(added_tokens)
@@ -537,7 +536,7 @@ def _has_succeeded(work: asyncio.Future[None]) -> bool:
     return not work.cancelled() and work.exception() is None
 
 
-def _relay_events(relay: AnswerRelay, events: Sequence[SseEvent]) -> bytes:
+def _relay_events(relay: StreamRelay, events: Sequence[SseEvent]) -> bytes:
     """Renders the frames for events, and for what is said in their place."""
     frames = relay.relay_events(events) if events else b""
     if isinstance(events, JoinedEvents) and events.values and not relay.has_ended:

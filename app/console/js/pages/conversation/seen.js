@@ -88,7 +88,7 @@ function Budget({ id, view, turn }) {
     <div class="row small">
       <${Status} of=${view.status} />
       <span>limit ${count(view.limit)}</span>
-      ${threshold && html`<span>· compacts above ${count(threshold)}</span>`}
+      ${threshold && html`<span>· compaction threshold ${count(threshold)}</span>`}
       <span>· policy ${view.policy} · ${view.model}</span>
       ${view.dropped_messages > 0 && html`<${Badge} kind="warn">${count(view.dropped_messages)} dropped<//>`}
       ${!view.fits && html`<${Badge} kind="bad">does not fit<//>`}

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "2026_11_30_tombstones"
-down_revision = "2026_11_29_message_vectors"
+revision = "2026_12_01_tombstones"
+down_revision = "2026_11_30_requests"
 branch_labels = None
 depends_on = None
 
