@@ -182,7 +182,9 @@ class Gateway:
         settings, store, counter, tasks = self.settings, self.store, self.message_counter, self.tasks
         self.message_search = MessageSearch(store)
         self.capsule_sealer = CapsuleSealer(settings.compaction.capsule_key_bytes)
-        self.view_builder = ViewBuilder(store=store, message_counter=counter)
+        self.view_builder = ViewBuilder(
+            store=store, message_counter=counter, unix_seconds=lambda: self.now().timestamp()
+        )
         self.pin_updater = PinUpdater(store=store, message_counter=counter)
         summary_generator = SummaryGenerator(
             router=self.summary_router,
@@ -264,6 +266,7 @@ class Gateway:
             tasks=tasks,
             message_counter=counter,
             usage=self.usage,
+            unix_seconds=lambda: self.now().timestamp(),
             metrics=self.metrics,
         )
 

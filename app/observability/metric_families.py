@@ -171,6 +171,13 @@ PROMPT_TOKENS: Final = _define_counter(
     "kind",
     *MODEL_LABELS,
 )
+LOST_CACHE_TOKENS: Final = _define_counter(
+    "lost_cache_tokens_total",
+    "Tokens that a provider had in its cache and read anew, though the gateway changed nothing: `changed` is `model`, "
+    "`tools`, `instructions`, `history`, `idle` or `unknown`.",
+    "changed",
+    *MODEL_LABELS,
+)
 COMPLETION_TOKENS: Final = _define_counter(
     "completion_tokens_total", "Tokens of answers, as providers report them.", *MODEL_LABELS
 )

@@ -135,6 +135,9 @@ class Policy(Section):
     threshold_ratio: Share = 0.7
     """`additive`: the compaction threshold: compaction starts when the prompt is above this share and above
     `token_floor`."""
+    threshold_tokens: Annotated[int, Field(ge=1)] | None = None
+    """`additive`: a second threshold, in tokens, for large windows: the lower one counts, at least `token_floor`. Other
+    shares are then those of a window of which it is `threshold_ratio`. Empty: none."""
     token_floor: Annotated[int, Field(ge=0)] = 4096
     """`additive`: the lowest compaction threshold, in tokens, or the limit if that is smaller."""
     buffer_turns: Annotated[int, Field(ge=0)] = 4

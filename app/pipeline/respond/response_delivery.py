@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, PendingWrite
 from app.pipeline.respond.answer_types import WholeAnswer
+from app.pipeline.respond.cache_loss import learn_cached_prompt
 from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
 from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report, record_turn
 from app.pipeline.token_counting import MessageCounter
@@ -77,6 +78,7 @@ class ResponseDelivery:
         tasks: BackgroundTasks,
         message_counter: MessageCounter,
         usage: UsageRecorder,
+        unix_seconds: Callable[[], float],
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._turn_writer = turn_writer
@@ -91,6 +93,7 @@ class ResponseDelivery:
         enough."""
         self._message_counter = message_counter
         self._usage = usage
+        self._unix_seconds = unix_seconds
         self._metrics = metrics
 
     def deliver_whole_answer(
@@ -469,6 +472,9 @@ class ResponseDelivery:
             refused=view.refused_size,
             prompt_tokens=reported.prompt_tokens,
             truncated_at=calibration_before.find_silent_truncation_window(prompt, reported.prompt_tokens),
+        )
+        learned |= learn_cached_prompt(
+            turn, view, upstream_answer.deployment, reported, self._unix_seconds(), self._metrics
         )
         calibration = calibration_before.learn_from_report(prompt, reported.prompt_tokens)
         self._upstream_caller.learn_slope(model_key, turn.resolved_request.conversation, calibration)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final
 
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from app.dialects.missing_tool_results import add_missing_tool_results, is_place
 from app.errors import ContextLengthExceeded
 from app.pipeline.compact.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
+from app.pipeline.respond.cache_loss import is_cache_cold, read_cached_prompt
 from app.pipeline.respond.context_status import render_tokens_header
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import RawLogMessages, Turn, View
@@ -47,8 +48,15 @@ class ViewBuilder:
     """Plans views and renders their messages. Reads from the store only what a view needs: summaries if there are any,
     and the log after them."""
 
-    def __init__(self, *, store: ConversationAndSummaryStore, message_counter: MessageCounter) -> None:
+    def __init__(
+        self,
+        *,
+        store: ConversationAndSummaryStore,
+        message_counter: MessageCounter,
+        unix_seconds: Callable[[], float],
+    ) -> None:
         self._store = store
+        self._unix_seconds = unix_seconds
         self._summary_chains = SummaryChainCache(store)
         self._message_counter = message_counter
         self._standing_requests = StandingRequestReader(store=store, message_counter=message_counter)
@@ -152,6 +160,11 @@ class ViewBuilder:
             StoreUnavailable: the log or its summaries are needed and cannot be read.
         """
         resolved_request, policy = turn.resolved_request, turn.policy
+        # A summary that is due soon is shown now, if the whole prompt must be paid for anyway.
+        waits = policy.blocking or turn.request.compact_threshold is not None
+        if summarize == "auto" and not waits and self._is_cache_cold(turn):
+            line = min(budget.compaction_threshold, budget.precompaction_threshold)
+            budget = budget.replace_threshold(line)
         log_estimate = budget.calibrate_tokens(turn.planned_instructions_tokens + resolved_request.log_tokens)
         is_over = log_estimate > budget.compaction_threshold
         # Another replica may have stored summaries that `chunk_count` does not count yet. They are looked for only if
@@ -199,6 +212,10 @@ class ViewBuilder:
             outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
         warnings = _build_pin_warnings(resolved_request, outline) if PINS in resolved_request.conversation.marks else ()
         return View(outline, plan, budget, None, standing_scan, warnings=warnings, words=words)
+
+    def _is_cache_cold(self, turn: Turn) -> bool:
+        before = read_cached_prompt(turn.resolved_request.conversation.state)
+        return before is not None and is_cache_cold(before, turn.target.deployments[0].cache, self._unix_seconds())
 
     async def _add_standing_requests(
         self, turn: Turn, outline: Outline, budget: Budget, words: ClientWords

@@ -13,7 +13,7 @@ import { KINDS, SpentKey, kindOf, spentByKind } from "./time_spent.js";
 const SETTING = html`<code>telemetry.recent_requests</code> above 0`;
 /** A step shorter than this share of the axis is drawn this wide, so that it can be seen. */
 const LEAST_SHARE = 0.4;
-const NAMES = { read: "Read and parse", queue: "Wait for a free slot", join: "Wait for an equal request", resolve: "Find model and conversation", recall: "Search old messages", lease: "Wait for a lease", plan: "Plan the view", quotations: "Choose quotations", compaction: "Compact", summary: "Summary call", attempt: "Call of the provider", store: "Store", first_byte: "First byte", end: "End" };
+const NAMES = { read: "Read and parse", queue: "Wait for a free slot", join: "Wait for an equal request", resolve: "Find model and conversation", recall: "Search old messages", lease: "Wait for a lease", plan: "Plan the view", quotations: "Choose quotations", compaction: "Compact", summary: "Summary call", attempt: "Call of the provider", store: "Store", cache_lost: "The provider's cache was lost", first_byte: "First byte", end: "End" };
 const TICKS = [0, 0.25, 0.5, 0.75, 1];
 
 export function RequestPage({ id }) {
