@@ -78,6 +78,8 @@ class LastView(msgspec.Struct, frozen=True, omit_defaults=True):
     """Calibrated tokens of the view right after it was last shortened."""
     asked_seq: int = 0
     """No view begins before this message: a client asked for a compaction through it."""
+    cleared_seqs: tuple[int, ...] = ()
+    """Messages with edits that the client asked for. Where it does not ask for them, the messages are whole again."""
 
 
 MAX_STORED_VIEWS = 8
@@ -192,7 +194,7 @@ def make_last_view(plan: Plan, before: LastView, *, was_requested: bool = False)
     """Returns what is stored of a view that was sent.
 
     Args:
-        before: what was stored of the view before it.
+        before: the last view by which it was planned.
         was_requested: whether a client asked for the compaction that the view shows; later views do not undo it, even
             if the log would fit.
     """
@@ -203,6 +205,7 @@ def make_last_view(plan: Plan, before: LastView, *, was_requested: bool = False)
         level=plan.level,
         tokens=plan.shortened_tokens,
         asked_seq=plan.boundary.to_seq if was_requested else before.asked_seq,
+        cleared_seqs=tuple(seq for seq in before.cleared_seqs if seq in plan.edits),
     )
 
 

@@ -65,6 +65,15 @@ async def test_the_list_is_told_apart_by_metadata_and_time() -> None:
             assert ids(await told(w, "GET", f"/conversations?{between}")) == [blue, red]
 
 
+@pytest.mark.parametrize("query", ["metadata=5", "order=asc&order=desc"])
+@pytest.mark.parametrize("path", ["/conversations", "/chat/completions"])
+async def test_a_filter_that_is_not_understood_is_refused(path: str, query: str) -> None:
+    async with world(ScriptedUpstream()) as w:
+        answer = await ask(w, "GET", f"{path}?{query}")
+        assert answer.status_code == 400, answer.text
+        assert query.partition("=")[0] in answer.json()["error"]["message"]
+
+
 async def test_the_list_is_ordered_by_activity_and_filtered_by_length() -> None:
     async with world(ScriptedUpstream()) as w:
         made = [await begun(w) for _ in range(3)]
