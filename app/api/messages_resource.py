@@ -46,7 +46,7 @@ def build_messages_routes(pipeline: Pipeline, auth: Authenticator) -> APIRouter:
         },
     )
     async def count_message_tokens(request: Request) -> Response:
-        """Count the tokens of a message request, by the provider's own count where it has one."""
+        """Count the tokens of a message request: the provider's count, or ours."""
         headers = read_headers(request.scope)
         caller = await auth.authenticate(headers, "chat")
         body = await read_body(request.scope, request.receive, caller.tenant)

@@ -173,7 +173,7 @@ async def test_old_thinking_is_cleared(keep: object, kept: list[str], turns: int
 
 
 async def test_thinking_of_an_open_tool_loop_is_never_cleared() -> None:
-    history = [
+    history: list[dict[str, Any]] = [
         USER,
         {"role": "assistant", "content": [thinking("Old."), text("Fine.")]},
         USER,

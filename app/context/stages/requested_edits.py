@@ -48,14 +48,14 @@ def clear_as_requested(
     changed = {seq for seq, edit in cleared.items() if known.get(seq) != edit}
     seqs = sorted(changed.union(last_view.cleared_seqs) & cleared.keys())
     chosen = [cleared[seq] for seq in seqs]
-    thoughtless = [one.seq for one in chosen if REASONING_OPERATION in one.ops and outline.tail is not None]
-    reasoning = [tail.find_message(seq).message for seq in thoughtless]
+    reasoning_seqs = [one.seq for one in chosen if REASONING_OPERATION in one.ops and outline.tail is not None]
+    reasoning = [tail.find_message(seq).message for seq in reasoning_seqs]
     chars = sum(len(one.raw) - len(one.edit((REASONING_OPERATION,)).raw) for one in reasoning)
     kept = tuple(edit for _, edit in sorted(cleared.items()))
     return msgspec.structs.replace(last_view, edits=kept, cleared_seqs=tuple(seqs)), ClearedContext(
         results=sum(RESULT_OPERATION in one.ops for one in chosen),
         result_tokens=budget.calibrate_tokens(sum(one.saved_tokens for one in chosen)),
-        reasoning_turns=len(group_by_turn([one.from_seq for one in tail.rounds if one.opens_turn], thoughtless)),
+        reasoning_turns=len(group_by_turn([one.from_seq for one in tail.rounds if one.opens_turn], reasoning_seqs)),
         reasoning_tokens=budget.calibrate_tokens(max(0, chars) // CHARS_PER_TOKEN),
     )
 

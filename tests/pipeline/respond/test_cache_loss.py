@@ -119,6 +119,13 @@ def test_an_edit_of_ours_explains_a_loss(view: int, quotations: int, told: str |
     assert (loss and loss.changed) == told
 
 
+@pytest.mark.parametrize(("earlier", "later"), [(10_000, 0), (0, 10_000)])
+def test_a_prompt_that_is_reported_without_tokens_loses_nothing(earlier: int, later: int) -> None:
+    before = CachedPrompt("c", "p/m", "a.b", 0, 0, prompt_tokens=earlier, cached_tokens=9_000, sent_at=0.0)
+    turn: Any = None
+    assert find_cache_loss(turn, before, replace(before, prompt_tokens=later, cached_tokens=0), "prefix") is None
+
+
 def test_a_long_new_message_loses_nothing() -> None:
     before = CachedPrompt("c", "p/m", "a.b", 0, 0, prompt_tokens=10_000, cached_tokens=9_000, sent_at=0.0)
     turn: Any = None
