@@ -4,6 +4,7 @@ GatewayError
 ├── InvalidRequest                 400  the request is malformed; `param` names the field
 │   ├── PolicyNotFound             400
 │   ├── InvalidCapsule             400  a compaction that the client kept cannot be used
+│   │   └── ChangedCompaction      400  its readable text is not the one that it came with
 │   ├── PreviousResponseNotFound   400  `previous_response_id` names no response that can be continued
 │   ├── IdempotencyKeyReused       422  the key was used before, with another request
 │   └── ContextLengthExceeded      400  instructions and newest message alone do not fit
@@ -108,6 +109,10 @@ class PolicyNotFound(InvalidRequest):
 
 class InvalidCapsule(InvalidRequest):
     code = "invalid_compaction_item"
+
+
+class ChangedCompaction(InvalidCapsule):
+    code = "compaction_content_mismatch"
 
 
 class PreviousResponseNotFound(InvalidRequest):

@@ -80,6 +80,12 @@ class Capsule(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         digests, size = self.user_digests, USER_DIGEST_BYTES
         return frozenset(digests[start : start + size] for start in range(0, len(digests), size))
 
+    @property
+    def readable_text(self) -> str:
+        """What a client may show of the compaction, and must not change: the summary, or the range itself if nothing
+        of it is summarized."""
+        return self.summary or self.newest
+
     def without_texts(self) -> Capsule:
         """Returns the capsule without the texts that can stand for the range."""
         return msgspec.structs.replace(self, summary="", user_text=(), pins=(), newest="")

@@ -84,16 +84,16 @@ def render_progress_event(
     return form % (event["type"].encode(), orjson.dumps(event)) + frame
 
 
-class LoneCompaction(msgspec.Struct, frozen=True):
-    """The answer to a request that asks for nothing but a compaction."""
+class NewCompaction(msgspec.Struct, frozen=True):
+    """A compaction that a request has brought about, for a client that keeps it."""
 
     capsule: str
+    summary: str
+    """What the compaction says, readable."""
     usage: Mapping[str, Any]
     """What the calls for the summaries used, as Chat Completions have it."""
     said: Sequence[bytes]
     """The system, developer and user messages of the range, as their clients sent them."""
-    fields: bytes
-    """Our own members of the answer, without braces."""
 
 
 class CapsuleFormat(Protocol):
@@ -102,14 +102,19 @@ class CapsuleFormat(Protocol):
     def render_compaction_begin(self) -> bytes:
         """Renders the frames that say that a compaction is being made, in a stream that has begun."""
 
-    def add_capsule(self, capsule: str) -> bytes:
-        """Makes a capsule the first part of the answer. Returns its frames if the stream has begun."""
+    def add_compaction(self, compaction: NewCompaction) -> bytes:
+        """Makes a compaction the first part of the answer. Returns its frames if the stream has begun."""
 
-    def render_whole_compaction(self, compaction: LoneCompaction) -> bytes:
-        """Renders an answer that is not streamed."""
+    def render_whole_compaction(self, compaction: NewCompaction, fields: bytes) -> bytes:
+        """Renders an answer that is nothing but a compaction.
 
-    def render_compaction_end(self, compaction: LoneCompaction) -> bytes:
-        """Renders the last frames of a stream."""
+        Args:
+            fields: our own members of the answer, without braces.
+        """
+
+    def render_compaction_end(self, compaction: NewCompaction, fields: bytes) -> bytes:
+        """Renders the last frames of a stream that is nothing but a compaction. Arguments as of
+        `render_whole_compaction`."""
 
 
 class AnswerFormat(ABC):

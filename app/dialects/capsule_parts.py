@@ -18,10 +18,21 @@ CAPSULE_MARKER: Final = b'"cc1.'
 CAPSULE_BEGIN: Final = CAPSULE_MARKER[1:].decode()
 
 
+class CapsulePart(msgspec.Struct, frozen=True):
+    """A capsule where it stands in a message."""
+
+    text: str
+    content: str | None
+    """The readable text beside it; None if there is none."""
+    index: int
+    """Which item, block or part of its message it is."""
+
+
 class _SealedPart(msgspec.Struct):
     """The fields of an item, block or part that may have a capsule."""
 
     type: Any = None
+    content: Any = None
     encrypted_content: Any = None
     signature: Any = None
 
@@ -31,24 +42,24 @@ _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_part: Final = msgspec.json.Decoder(_SealedPart).decode
 
 
-def split_at_capsules(raw: bytes) -> list[bytes | str]:
-    """Returns what a message consists of, in order: each capsule as a text, and the messages of what stands before,
-    between and after capsules. The bytes of a message without capsules stay as they are."""
+def split_at_capsules(raw: bytes) -> list[bytes | CapsulePart]:
+    """Returns what a message consists of, in order: each capsule, and the messages of what stands before, between and
+    after capsules. The bytes of a message without capsules stay as they are."""
     if CAPSULE_MARKER not in raw:
         return [raw]
     message = decode_item(raw)
-    found: list[list[bytes] | str] = []
-    for part in _list_raw_parts(message):
-        capsule = _read_capsule(part)
+    found: list[list[bytes] | CapsulePart] = []
+    for index, part in enumerate(_list_raw_parts(message)):
+        capsule = _read_capsule(part, index)
         if capsule is not None:
             found.append(capsule)
         elif found and isinstance(found[-1], list):
             found[-1].append(part)
         else:
             found.append([part])
-    if not any(isinstance(one, str) for one in found):
+    if not any(isinstance(one, CapsulePart) for one in found):
         return [raw]
-    return [one if isinstance(one, str) else _join_parts(message, one) for one in found]
+    return [one if isinstance(one, CapsulePart) else _join_parts(message, one) for one in found]
 
 
 def _list_raw_parts(message: Item) -> list[bytes]:
@@ -72,7 +83,7 @@ def _join_parts(message: Item, parts: Sequence[bytes]) -> bytes:
     return msgspec.json.encode({**_decode_members(message.raw), "content": content})
 
 
-def _read_capsule(raw_part: bytes) -> str | None:
+def _read_capsule(raw_part: bytes, index: int) -> CapsulePart | None:
     """Returns the capsule of an item, block or part; None if it has none."""
     if CAPSULE_MARKER not in raw_part:
         return None
@@ -80,6 +91,7 @@ def _read_capsule(raw_part: bytes) -> str | None:
         part = _decode_part(raw_part)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None  # what cannot be read is refused, or passed on, as without a capsule
-    values = [value for value in (part.encrypted_content, part.signature) if isinstance(value, str)]
-    is_compaction = part.type == "compaction"
-    return next((value for value in values if is_compaction and value.startswith(CAPSULE_BEGIN)), None)
+    values = (part.encrypted_content, part.signature) if part.type == "compaction" else ()
+    text = next((one for one in values if isinstance(one, str) and one.startswith(CAPSULE_BEGIN)), None)
+    content = part.content if isinstance(part.content, str) else None
+    return None if text is None else CapsulePart(text, content, index)

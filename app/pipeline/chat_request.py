@@ -132,6 +132,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """Writes a compaction that this request brings about as a part of its answer. None: its client keeps none."""
     compacts_only: bool = False
     """Whether the client asks for a compaction, and for no answer. `capsule_format` is set."""
+    pauses_after_compaction: bool = False
+    """Whether a request that brings about a compaction gets no answer."""
     may_keep_context: bool = False
     """Whether turns with `store: false` are kept for continuing (`privacy.store_false`)."""
     finds_either_tenant: bool = False

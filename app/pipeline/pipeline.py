@@ -51,6 +51,7 @@ from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, Upst
 from app.pipeline.call.window_learning import WindowLearner, replace_window
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.compact.capsule_builder import CapsuleBuilder
+from app.pipeline.compact.compaction_status import shows_new_compaction
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import (
     TurnCompactionTask,
@@ -66,7 +67,7 @@ from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
 from app.pipeline.respond.lone_compaction import LoneCompactions
-from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report, shows_new_compaction
+from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
@@ -125,25 +126,28 @@ class Pipeline:
             turn = await self._resolve_turn(request, held_leases)
             if request.finds_either_tenant and turn.resolved_request.is_first_request:
                 turn = await self._resolve_turn(request.keep_less(), held_leases)
+            request = turn.request
             if turn.resolved_request.stored_answer is not None and not request.compacts_only:
                 return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
             turn, view = await self._plan_view(turn)
-            if request.compacts_only or must_compact(turn, view):
+            if must_compact(turn, view) or _ends_with_compaction(request, view):
                 compaction = self.turn_compactor.start_compaction(turn, view)
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
                 # summary at once, `wait_for_start` is false and the client gets a normal answer.
                 if request.stream and (
-                    request.compacts_only or (request.event_style != "off" and await compaction.wait_for_start())
+                    request.compacts_only
+                    or request.pauses_after_compaction
+                    or (request.event_style != "off" and await compaction.wait_for_start())
                 ):
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
                 view = await compaction.wait_for_view()
-                if request.compacts_only:
+                if _ends_with_compaction(request, view):
                     return await self.lone_compactions.answer_whole(turn, view, held_leases)
             else:
                 self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
-            if request.capsule_format is not None and view.plan.summaries and shows_new_compaction(view):
-                request.capsule_format.add_capsule((await self.capsule_builder.build(turn, view))[0])
+            if request.capsule_format is not None and shows_new_compaction(view):
+                request.capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
             if not request.stream:
                 return await self.response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
@@ -316,12 +320,12 @@ class Pipeline:
             event = {"type": outcome, "duration_ms": view.compaction["duration_ms"]}
             fields = build_context_report(turn, view).render_status_fields()
             yield answer_format.render_progress_outcome(event, fields)
-            if turn.request.compacts_only:
+            if _ends_with_compaction(turn.request, view):
                 yield await self.lone_compactions.render_end(turn, view, held_leases)
                 return
             turn, view = await self._complete_view(turn, view)
             if capsule_format is not None:
-                yield capsule_format.add_capsule((await self.capsule_builder.build(turn, view))[0])
+                yield capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
         except GatewayError as error:
             # The response has begun, so the status code is sent already: the error becomes an error event at the end of
@@ -377,3 +381,8 @@ class Pipeline:
             "pressure": round(budget.compute_limit_pressure(tokens), 4),
             "compacts_above": compute_compaction_threshold(turn.policy, budget, has_summaries=False),
         }
+
+
+def _ends_with_compaction(request: ChatRequest, view: View) -> bool:
+    """Returns whether a request gets a compaction and no answer."""
+    return request.compacts_only or (request.pauses_after_compaction and shows_new_compaction(view))

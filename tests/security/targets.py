@@ -125,7 +125,7 @@ def capsules(data: bytes) -> None:
             if isinstance(part, bytes):
                 continue
             try:
-                SEALER.open(part, tenant="t", end_user=None, param="input")
+                SEALER.open(part.text, tenant="t", end_user=None, param="input")
             except InvalidCapsule:
                 continue
             else:

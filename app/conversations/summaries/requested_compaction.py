@@ -216,7 +216,7 @@ class RequestedCompactions:
             warnings = list(view_after.warnings)
             if view_after.plan.summaries:
                 warnings += await self._store_last_view(caller, turn, view_after)
-            capsule, _ = await self.capsule_builder.build(turn, view_after)
+            built = await self.capsule_builder.build(turn, view_after)
         new_summaries = [
             summary for summary in (*view_after.outline.summaries, *view_after.outline.folds) if summary.id not in known
         ]
@@ -238,7 +238,7 @@ class RequestedCompactions:
             "model": compaction.get("model") or turn.request.model,
             "usage": compaction.get("usage"),
             "warnings": warnings,
-            "capsule": capsule,
+            "capsule": built.capsule,
         }
         return body if new_summaries else {**body, "reason": " ".join(warnings) or NOTHING_TO_COMPACT}
 

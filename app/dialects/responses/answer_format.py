@@ -10,7 +10,7 @@ import orjson
 from app.conversation.conversation_types import RESPONSE_ID_PREFIX
 from app.conversation.item import Item
 from app.dialects.answer_decoding import Answer, AnswerDecoder
-from app.dialects.answer_format import AnswerFormat, LoneCompaction, StoredAnswer
+from app.dialects.answer_format import AnswerFormat, NewCompaction, StoredAnswer
 from app.dialects.responses.answer_message import build_answer_message
 from app.dialects.responses.answer_relay import ResponsesStreamRelay
 from app.dialects.responses.lifecycle_events import LifecycleWriter
@@ -110,20 +110,18 @@ class ResponsesAnswerFormat(AnswerFormat):
     def render_compaction_begin(self) -> bytes:
         return self._lifecycle.write_compaction_begin()
 
-    def add_capsule(self, capsule: str) -> bytes:
-        self._lifecycle.set_compaction(capsule)
+    def add_compaction(self, compaction: NewCompaction) -> bytes:
+        self._lifecycle.set_compaction(compaction.capsule)
         return self._lifecycle.write_compaction() if self._lifecycle.has_begun else b""
 
-    def render_whole_compaction(self, compaction: LoneCompaction) -> bytes:
+    def render_whole_compaction(self, compaction: NewCompaction, fields: bytes) -> bytes:
         self._lifecycle.set_compaction(compaction.capsule)
-        return self._lifecycle.response.render(
-            compaction.fields, output=self._lifecycle.first_items, usage=compaction.usage
-        )
+        return self._lifecycle.response.render(fields, output=self._lifecycle.first_items, usage=compaction.usage)
 
-    def render_compaction_end(self, compaction: LoneCompaction) -> bytes:
-        frames_before = self.add_capsule(compaction.capsule)
+    def render_compaction_end(self, compaction: NewCompaction, fields: bytes) -> bytes:
+        frames_before = self.add_compaction(compaction)
         return self._lifecycle.write_end(
-            compaction.fields, frames_before, output=self._lifecycle.first_items, usage=compaction.usage
+            fields, frames_before, output=self._lifecycle.first_items, usage=compaction.usage
         )
 
     def render_stored_answer(self, stored: StoredAnswer) -> bytes:

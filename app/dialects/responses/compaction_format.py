@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from app.dialects.answer_format import LoneCompaction
+from app.dialects.answer_format import NewCompaction
 from app.dialects.chat.stream_frames import splice_fields
 from app.dialects.item_decoding import decode_item, is_instructions_field
 from app.dialects.items.item_ids import derive_item_id
@@ -20,7 +20,7 @@ from app.dialects.responses.response_object import build_response_usage
 class CompactionAnswerFormat(ResponsesAnswerFormat):
     """Writes a compaction as an object: what was said word for word, then the capsule."""
 
-    def render_whole_compaction(self, compaction: LoneCompaction) -> bytes:
+    def render_whole_compaction(self, compaction: NewCompaction, fields: bytes) -> bytes:
         response = self._lifecycle.response
         self._lifecycle.set_compaction(compaction.capsule)
         items = [item for raw in compaction.said for item in _build_items(raw)]
@@ -34,7 +34,7 @@ class CompactionAnswerFormat(ResponsesAnswerFormat):
             "output": [*named, *self._lifecycle.first_items],
             "usage": build_response_usage(compaction.usage),
         }
-        return splice_fields(orjson.dumps(body), compaction.fields)
+        return splice_fields(orjson.dumps(body), fields)
 
 
 def _build_items(raw: bytes) -> list[dict[str, Any]]:

@@ -16,7 +16,10 @@ from app.compaction.capsule import (
 from app.compaction.summarizer.transcript import build_transcript_entries
 from app.conversation.api_keys import CONTEXT_TENANT_SUFFIX, is_context_tenant
 from app.conversation.item import Item
+from app.dialects.answer_format import NewCompaction
 from app.dialects.item_decoding import decode_item
+from app.dialects.usage import NO_USAGE
+from app.pipeline.compact.compaction_status import build_compaction_status
 from app.pipeline.resolve.resolved_request import END_USER, ResolvedRequest
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.view_builder import ViewBuilder
@@ -30,9 +33,8 @@ class CapsuleBuilder:
     sealer: CapsuleSealer
     unix_seconds: Callable[[], float]
 
-    async def build(self, turn: Turn, view: View) -> tuple[str, Sequence[bytes]]:
-        """Returns the capsule of a turn before its answer, and the system, developer and user messages that it stands
-        for. Its range ends with the turn's newest message.
+    async def build(self, turn: Turn, view: View) -> NewCompaction:
+        """Builds the compaction of a turn before its answer. Its range ends with the turn's newest message.
 
         Args:
             view: the view after the compaction.
@@ -85,8 +87,13 @@ class CapsuleBuilder:
             ),
             knows_all_users=base is None or base.knows_all_users,
         )
-        spoken = [message.raw for message in (*resolved_request.instructions, *own)]
-        return self.sealer.seal(fit_into_capsule(capsule)), spoken
+        capsule = fit_into_capsule(capsule)
+        return NewCompaction(
+            self.sealer.seal(capsule),
+            capsule.readable_text,
+            build_compaction_status(view).get("usage") or NO_USAGE,
+            [message.raw for message in (*resolved_request.instructions, *own)],
+        )
 
     async def _read_user_messages(self, resolved_request: ResolvedRequest, carried: Sequence[Item]) -> Sequence[Item]:
         """Returns the user messages of the log; without an id, those of them that the request carries."""

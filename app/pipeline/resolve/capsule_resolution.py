@@ -18,13 +18,13 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from app.compaction.capsule import Capsule, CapsuleSealer, render_standalone_text
+from app.compaction.capsule import UNCHANGED_HINT, Capsule, CapsuleSealer, render_standalone_text
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.item import INSTRUCTION_ROLES
 from app.dialects.body.message import ChatMessage
-from app.dialects.capsule_parts import CAPSULE_MARKER, split_at_capsules
+from app.dialects.capsule_parts import CAPSULE_MARKER, CapsulePart, split_at_capsules
 from app.dialects.item_decoding import decode_item
-from app.errors import InvalidCapsule
+from app.errors import ChangedCompaction, InvalidCapsule
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history import LONG_HISTORY_BYTES
 from app.pipeline.resolve.resolved_request import has_other_end_user
@@ -43,6 +43,8 @@ class CapsuleHistory(msgspec.Struct, frozen=True):
     """A request whose history begins with a capsule."""
 
     capsule: Capsule
+    param: str
+    """The place of the capsule in the request."""
     request: ChatRequest
     """With the messages that follow the capsule: first the instructions, from wherever they stood. If the log is gone,
     a message with the capsule's own text comes after them."""
@@ -71,19 +73,20 @@ class CapsuleResolver:
         """
         if CAPSULE_MARKER not in request.body:
             return None
-        parts: list[bytes | str] = []
+        parts: list[bytes | CapsulePart] = []
         groups: list[Sequence[int]] = []
         for index, raw in enumerate(request.raw_messages):
             split = split_at_capsules(bytes(raw))
             parts += split
             groups += [() if request.item_groups is None else request.item_groups[index]] * len(split)
-        texts = {index: part for index, part in enumerate(parts) if isinstance(part, str)}
-        if not texts:
+        found = {index: part for index, part in enumerate(parts) if isinstance(part, CapsulePart)}
+        if not found:
             return None
-        capsules = [self._open(request, text) for text in texts.values()]
-        newest, index = capsules[-1], max(texts)
-        place = await self._find_place(request, newest)
-        await self._check_earlier_capsules(request, capsules, place)
+        params = [name_place(request, part, groups[index]) for index, part in found.items()]
+        capsules = [self._open(request, part, param) for part, param in zip(found.values(), params, strict=True)]
+        newest, index, param = capsules[-1], max(found), params[-1]
+        place = await self._find_place(request, newest, param)
+        await self._check_earlier_capsules(capsules, place, param)
         sort_parts = functools.partial(_sort_parts_before, newest, parts[:index])
         is_long = len(request.body) > LONG_HISTORY_BYTES
         instructions, unknown, users = await asyncio.to_thread(sort_parts) if is_long else sort_parts()
@@ -96,7 +99,7 @@ class CapsuleResolver:
             if erased_at is not None and erased_at.timestamp() >= newest.made_at:
                 warnings = (ERASED_WARNING.format(erased_at.astimezone(UTC)),)
                 if len(messages) == len(instructions):
-                    raise _build_error(request, warnings[0])
+                    raise InvalidCapsule(warnings[0], param=param)
                 newest, users = newest.without_texts(), []
             else:
                 warnings = (GONE_WARNING,)
@@ -104,6 +107,7 @@ class CapsuleResolver:
                 kept_groups.insert(len(instructions), ())
         return CapsuleHistory(
             newest,
+            param,
             replace(request, raw_messages=messages, item_groups=request.item_groups and kept_groups),
             len(instructions),
             place,
@@ -111,12 +115,19 @@ class CapsuleResolver:
             warnings,
         )
 
-    def _open(self, request: ChatRequest, text: str) -> Capsule:
-        return self.sealer.open(
-            text, tenant=request.caller.tenant, end_user=request.end_user_digest, param=request.messages_field
+    def _open(self, request: ChatRequest, part: CapsulePart, param: str) -> Capsule:
+        capsule = self.sealer.open(
+            part.text, tenant=request.caller.tenant, end_user=request.end_user_digest, param=param
         )
+        if part.content not in (None, capsule.readable_text):
+            raise ChangedCompaction(
+                "The text of this compaction is not the one that it came with.", param=param, hint=UNCHANGED_HINT
+            )
+        return capsule
 
-    async def _find_place(self, request: ChatRequest, capsule: Capsule) -> tuple[Conversation, LogMessage] | None:
+    async def _find_place(
+        self, request: ChatRequest, capsule: Capsule, param: str
+    ) -> tuple[Conversation, LogMessage] | None:
         """Returns the last message of a capsule's range: in its conversation or, if that has another message there,
         in a relative."""
         if request.context_mode == "stateless" or capsule.is_context_only != request.keeps_context_only:
@@ -140,11 +151,11 @@ class CapsuleResolver:
                 None,
             )
         if found is not None and has_other_end_user(request, found[0]):
-            raise _build_error(request, "This compaction belongs to somebody else.")
+            raise InvalidCapsule("This compaction belongs to somebody else.", param=param)
         return found
 
     async def _check_earlier_capsules(
-        self, request: ChatRequest, capsules: Sequence[Capsule], place: tuple[Conversation, LogMessage] | None
+        self, capsules: Sequence[Capsule], place: tuple[Conversation, LogMessage] | None, param: str
     ) -> None:
         """Checks that the newest capsule stands for what the others stand for.
 
@@ -161,19 +172,34 @@ class CapsuleResolver:
                     continue
             elif newest.knows_user_message(decode_item(build_standalone_message(capsule)).canonical_form or b""):
                 continue
-            raise _build_error(
-                request, "Two compactions of this request stand for different conversations. Send the newest one alone."
+            raise InvalidCapsule(
+                "Two compactions of this request stand for different conversations. Send the newest one alone.",
+                param=param,
             )
 
 
-def _sort_parts_before(capsule: Capsule, parts: Sequence[bytes | str]) -> tuple[list[int], list[int], list[bytes]]:
+def name_place(request: ChatRequest, part: CapsulePart, places: Sequence[int]) -> str:
+    """Returns the place of a capsule in a request, in the words of its protocol.
+
+    Args:
+        places: where the message, or each of its items, stands in the request; empty if that is not known.
+    """
+    field = request.messages_field
+    if request.protocol == "messages":
+        return ".".join((field, *map(str, places), "content", str(part.index)))
+    return f"{field}[{places[part.index]}]" if part.index < len(places) else field
+
+
+def _sort_parts_before(
+    capsule: Capsule, parts: Sequence[bytes | CapsulePart]
+) -> tuple[list[int], list[int], list[bytes]]:
     """Returns of the messages before a capsule the indexes of the instructions and of the user messages that the
     capsule does not know, and the user messages that it knows."""
     instructions: list[int] = []
     unknown: list[int] = []
     users: list[bytes] = []
     for index, part in enumerate(parts):
-        if isinstance(part, str):
+        if isinstance(part, CapsulePart):
             continue
         message = decode_item(part)
         if message.role in INSTRUCTION_ROLES:
@@ -190,9 +216,7 @@ def build_standalone_message(capsule: Capsule) -> bytes:
     return ChatMessage.from_text("user", render_standalone_text(capsule)).raw
 
 
-def check_capsule_of(
-    request: ChatRequest, capsule_history: CapsuleHistory | None, conversation: Conversation | None
-) -> None:
+def check_capsule_of(capsule_history: CapsuleHistory | None, conversation: Conversation | None) -> None:
     """Checks that the capsule of a request is of the conversation that the request names.
 
     Raises:
@@ -200,8 +224,6 @@ def check_capsule_of(
     """
     if capsule_history is None or (conversation and conversation.family_id == capsule_history.capsule.family_id):
         return
-    raise _build_error(request, "The compaction is of another conversation than the one that this request names.")
-
-
-def _build_error(request: ChatRequest, message: str) -> InvalidCapsule:
-    return InvalidCapsule(message, param=request.messages_field)
+    raise InvalidCapsule(
+        "The compaction is of another conversation than the one that this request names.", param=capsule_history.param
+    )

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from app.context.plan.outline import make_last_view
-from app.dialects.answer_format import LoneCompaction
-from app.dialects.usage import NO_USAGE
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.resolved_request import mark_unstored
 from app.pipeline.respond.answer_types import WholeAnswer
-from app.pipeline.respond.response_delivery import build_compaction_status, build_context_report
+from app.pipeline.respond.context_status import ContextReport
+from app.pipeline.respond.response_delivery import build_context_report
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import LAST_VIEWS, add_last_view, read_last_view
@@ -26,7 +25,7 @@ from app.pipeline.view.last_view_and_calibration import LAST_VIEWS, add_last_vie
 
 @dataclass(frozen=True, slots=True)
 class LoneCompactions:
-    """Ends requests with `compacts_only`, after the compaction."""
+    """Ends requests that get no answer, after the compaction."""
 
     turn_writer: TurnWriter
     capsule_builder: CapsuleBuilder
@@ -42,23 +41,25 @@ class LoneCompactions:
         """
         request = turn.request
         assert request.capsule_format is not None
-        turn, compaction = await self._finish(turn, view)
+        turn, report = await self._finish(turn, view)
+        compaction = await self.capsule_builder.build(turn, view)
         await held_leases.aclose()
-        headers = build_context_report(turn, view).build_headers(request.request_id)
-        return WholeAnswer(request.capsule_format.render_whole_compaction(compaction), headers)
+        body = request.capsule_format.render_whole_compaction(compaction, report.render_all_fields())
+        return WholeAnswer(body, report.build_headers(request.request_id))
 
     async def render_end(self, turn: Turn, view: View, held_leases: AsyncExitStack) -> bytes:
         """Returns the last frames of a streamed answer. Arguments and exceptions as of `answer_whole`."""
         request = turn.request
         assert request.capsule_format is not None
-        _, compaction = await self._finish(turn, view)
+        turn, report = await self._finish(turn, view)
+        compaction = await self.capsule_builder.build(turn, view)
         if request.on_answer is not None:
             await request.on_answer(None)
         await held_leases.aclose()
-        return request.capsule_format.render_compaction_end(compaction)
+        return request.capsule_format.render_compaction_end(compaction, report.render_all_fields())
 
-    async def _finish(self, turn: Turn, view: View) -> tuple[Turn, LoneCompaction]:
-        """Stores the question and the view after the compaction, and returns what the client gets."""
+    async def _finish(self, turn: Turn, view: View) -> tuple[Turn, ContextReport]:
+        """Stores the question and the view after the compaction. Returns the turn as it is stored, and its report."""
         resolved_request = turn.resolved_request
         conversation, window = resolved_request.conversation, view.budget.window
         # A view that a client asked for is not undone, even if the log would fit again.
@@ -86,6 +87,4 @@ class LoneCompactions:
         turn = replace(turn, resolved_request=resolved_request)
         report = build_context_report(turn, view)
         log_and_trace_report(turn.request, report)
-        capsule, said = await self.capsule_builder.build(turn, view)
-        usage = build_compaction_status(view).get("usage") or NO_USAGE
-        return turn, LoneCompaction(capsule, usage, said, report.render_all_fields())
+        return turn, report

@@ -47,9 +47,9 @@ def view(w: ResponsesWorld) -> str:
     return json.dumps([body["messages"] for body in w.upstream.requests if not is_summary(body)][-1])
 
 
-def check_refused(answer: httpx.Response) -> Mapping[str, Any]:
+def check_refused(answer: httpx.Response, place: str = "input[0]") -> Mapping[str, Any]:
     error: Mapping[str, Any] = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["param"]) == (400, INVALID, "input")
+    assert (answer.status_code, error["code"], error["param"]) == (400, INVALID, place)
     assert "4711" not in answer.text
     return error
 
@@ -140,16 +140,16 @@ async def test_the_newest_of_two_capsules_of_a_conversation_counts() -> None:
         newer = await compact(w, [older, message("Between?"), *answered["output"], message("And? " * 50)])
         await w.respond([older, newer, message("Now?")])
         assert "And? And?" in view(w)
-        check_refused(await w.ask([newer, older, message("Now?")]))
+        check_refused(await w.ask([newer, older, message("Now?")]), "input[1]")
 
 
 async def test_capsules_of_two_conversations_or_branches_are_refused() -> None:
     async with gateway_world() as w:
         one, two = await compact(w, talk()), await compact(w, talk(first="Another talk."))
-        check_refused(await w.ask([one, two, message("Now?")]))
+        check_refused(await w.ask([one, two, message("Now?")]), "input[1]")
         answered = [[message(text), *(await w.respond([one, message(text)]))["output"]] for text in ("A?", "B?")]
         first, second = [await compact(w, [one, *branch, message("More? " * 40)]) for branch in answered]
-        check_refused(await w.ask([first, second, message("Now?")]))
+        check_refused(await w.ask([first, second, message("Now?")]), "input[1]")
 
 
 async def test_a_capsule_of_somebody_else_is_refused() -> None:
@@ -281,7 +281,7 @@ async def test_a_chat_client_and_a_client_of_messages_continue_a_capsule() -> No
         chat = await w.say([system("Be brief."), assistant(None, content=[part]), user("By chat?")])
         assert chat["context_status"] == "summarized"
         assert "By chat?" in view(w)
-        block = {"type": "compaction", "content": "…", "signature": sealed}
+        block = {"type": "compaction", "content": None, "signature": sealed}
         answer = await w.client.post(
             f"{w.base_url}/messages",
             json={
