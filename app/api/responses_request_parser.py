@@ -78,7 +78,9 @@ class ResponsesRequestParser:
         if responses.truncation == "auto" and options.get("summarize", "auto") == "auto":
             options["summarize"] = "never"
         response_id = RESPONSE_ID_PREFIX + self._random_bytes(RANDOM_BYTES).hex()
-        answer_format = answer_format_class(response_id, int(self._now().timestamp()), fields)
+        answer_format = answer_format_class(
+            response_id, int(self._now().timestamp()), fields, lambda: self._now().timestamp()
+        )
         keeps_capsule = (
             compacts_only or responses.wants_compaction_item or answer_format_class is not ResponsesAnswerFormat
         )

@@ -16,8 +16,10 @@ from app.dialects.responses.answer_relay import ResponsesStreamRelay
 from app.dialects.responses.lifecycle_events import LifecycleWriter
 from app.dialects.responses.response_object import ResponseObject, find_incomplete_reason
 from app.dialects.responses.stored_answer import (
+    COMPLETED_AT,
     CREATED_AT,
     PROVIDER_FACTS_KEY,
+    identify_response,
     render_stored_response,
     render_stored_stream,
 )
@@ -37,15 +39,22 @@ class ResponsesAnswerFormat(AnswerFormat):
         response_id: `resp_` and hex digits.
         created_at: Unix seconds.
         fields: the request's fields, each as JSON.
+        unix_seconds: returns the time.
     """
 
     protocol = ResponsesStreamDecoder.protocol
     _find_relay: Callable[[], ResponsesStreamRelay | None]
 
-    def __init__(self, response_id: str, created_at: int, fields: Mapping[str, bytes]) -> None:
+    def __init__(
+        self,
+        response_id: str,
+        created_at: int,
+        fields: Mapping[str, bytes],
+        unix_seconds: Callable[[], float] | None = None,
+    ) -> None:
         super().__init__(response_id)
         self._fields = fields
-        self._lifecycle = LifecycleWriter(ResponseObject(response_id, created_at, fields))
+        self._lifecycle = LifecycleWriter(ResponseObject(response_id, created_at, fields, unix_seconds))
         self._names = list_namespaced_names(orjson.loads(fields.get("tools", b"[]")))
         self._whole_items: list[OutputItem] = []
 
@@ -75,6 +84,8 @@ class ResponsesAnswerFormat(AnswerFormat):
     def build_facts(self, answer: Answer) -> dict[str, Any]:
         response = self._lifecycle.response
         facts = {**answer.build_facts(), CREATED_AT: response.created_at}
+        if answer.is_complete:
+            facts[COMPLETED_AT] = response.completed_at
         if isinstance(answer, ResponsesStreamDecoder) and answer.last_response is not None:
             facts[PROVIDER_FACTS_KEY] = response.read_provider_facts(
                 answer.last_response, usage=answer.usage, finish=answer.finish
@@ -135,5 +146,4 @@ class ResponsesAnswerFormat(AnswerFormat):
         response_id = str(stored.facts.get("id") or "")
         if not response_id.startswith(RESPONSE_ID_PREFIX):
             response_id = self._lifecycle.response.response_id
-        created_at = int(stored.facts.get(CREATED_AT, self._lifecycle.response.created_at))
-        return ResponseObject(response_id, created_at, self._fields)
+        return identify_response(response_id, stored.facts, self._lifecycle.response.created_at, self._fields)

@@ -4,8 +4,9 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ _DEFAULTS: Final = {
     **dict.fromkeys(("previous_response_id", "prompt_cache_key", "safety_identifier", "user"), b"null"),
     **dict.fromkeys(("parallel_tool_calls", "store"), b"true"),
     **dict.fromkeys(("temperature", "top_p"), b"1.0"),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), b"0"),
     "background": b"false",
     "metadata": b"{}",
     "reasoning": b'{"effort":null,"summary":null}',
@@ -33,7 +35,8 @@ _DEFAULTS: Final = {
     "truncation": b'"disabled"',
 }
 DEFAULT_ECHO: Final[Mapping[str, bytes]] = dict(sorted(_DEFAULTS.items()))
-"""Request fields that a response object repeats, with OpenAI's values for a request that lacks them."""
+"""Request fields that a response object repeats, with OpenAI's values for a request that lacks them. The penalties are
+those of github.com/openresponses/openresponses, which requires them in each object."""
 OPTIONAL_ECHO: Final = ("prompt", "prompt_cache_retention")
 """Request fields that a response object repeats only if the request has them."""
 GATEWAY_ECHO: Final = frozenset(
@@ -77,11 +80,19 @@ class ResponseObject:
         response_id: `resp_` and hex digits.
         created_at: Unix seconds.
         fields: the request's fields, each as JSON.
+        find_completion: returns when the answer was complete, in Unix seconds. It is called when that is the case.
     """
 
-    def __init__(self, response_id: str, created_at: int, fields: Mapping[str, bytes]) -> None:
+    def __init__(
+        self,
+        response_id: str,
+        created_at: int,
+        fields: Mapping[str, bytes],
+        find_completion: Callable[[], float] | None = None,
+    ) -> None:
         self.response_id = response_id
         self.created_at = created_at
+        self._find_completion = find_completion or (lambda: created_at)
         self.hides_encrypted_reasoning = ENCRYPTED_REASONING not in fields.get("include", b"")
         self.shows_logprobs = LOGPROBS in fields.get("include", b"")
         self._model = fields.get("model", b'""')
@@ -89,6 +100,11 @@ class ResponseObject:
             name: _select_value(fields, name, default) for name, default in DEFAULT_ECHO.items()
         }
         self._echo |= {name: _select_value(fields, name, b"null") for name in OPTIONAL_ECHO if name in fields}
+
+    @cached_property
+    def completed_at(self) -> int:
+        """When the answer was complete, in Unix seconds. To be read first when it is."""
+        return int(self._find_completion())
 
     def render(
         self,
@@ -114,11 +130,13 @@ class ResponseObject:
             finish: how the answer has ended, as of `answer_events.Finish`.
             provider_facts: members that replace what would be rendered (`read_provider_facts`).
         """
+        status = status or choose_status(finish)
         body = {
             "id": self.response_id,
             "object": "response",
             "created_at": self.created_at,
-            "status": status or choose_status(finish),
+            "completed_at": self.completed_at if status == COMPLETED else None,
+            "status": status,
             "error": error,
             "incomplete_details": _build_incomplete_details(finish),
             "model": model or msgspec.Raw(self._model),
