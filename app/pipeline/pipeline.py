@@ -17,7 +17,7 @@ Where failures go:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -147,7 +147,8 @@ class Pipeline:
                 self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
             if request.capsule_format is not None and shows_new_compaction(view):
-                request.capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
+                with suppress(StoreUnavailable):  # an answer without its compaction is better than none
+                    request.capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
             if not request.stream:
                 return await self.response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)

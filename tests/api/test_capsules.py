@@ -10,6 +10,8 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import ResponseCompactionItem
 
+from app.errors import StoreUnavailable
+from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from tests.live import ScriptedUpstream
 from tests.support.gateway import answering
 from tests.support.response_types import accumulate_events
@@ -150,6 +152,17 @@ async def test_a_whole_answer_has_the_compaction_too(protocol: str) -> None:
         assert (await w.read_response(response["id"]))["output"] == response["output"][1:]
         plain = await w.respond(long_input(13))
         assert [item["type"] for item in plain["output"]] == ["message"], "nobody asked for an item"
+
+
+async def test_a_store_that_goes_away_costs_the_item_and_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise StoreUnavailable("The store is away.")
+
+    monkeypatch.setattr(CapsuleBuilder, "build", fail)
+    async with responses_world(make_upstream("chat"), window=WINDOW) as w:
+        response = await w.respond(long_input(12), context_management=COMPACTION)
+        assert [item["type"] for item in response["output"]] == ["message"]
+        assert response["context"]["compaction"]["ran"]
 
 
 async def test_a_summary_that_was_prepared_gives_an_item_too() -> None:
