@@ -181,7 +181,11 @@ def join_message(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                         inputs[open_index] = inputs.get(open_index, "") + value
                     elif name == "citation":
                         block["citations"] = [*(block.get("citations") or []), value]
-                    elif name != "type":
+                    elif name == "type":
+                        continue
+                    elif event["delta"]["type"] == "compaction_delta":
+                        block[name] = value
+                    else:
                         block[name] = block.get(name, "") + value
             case "content_block_stop":
                 assert event["index"] == open_index
