@@ -104,7 +104,7 @@ async def test_a_summary_that_needs_a_fold_gets_it_before_the_next_turn() -> Non
         said = f"They spoke of {pick_word(body)}. " + "And so it went on. " * 90
         return completion(said if is_summary(body) else "Noted.")
 
-    policies = {"additive": {"fold_ratio": 0.15, "prepare_ratio": 1, "recall": "off"}}
+    policies = {"additive": {"blocking": False, "fold_ratio": 0.15, "prepare_ratio": 1, "recall": "off"}}
     async with world(ScriptedUpstream(default=answer), window=8_192, policies=policies) as gateway:
         ranges = 0
         for number in range(120):
