@@ -161,7 +161,7 @@ def test_only_the_pipeline_knows_its_order() -> None:
 SUB_FOLDERS = {
     "api": {"admin", "conversations", "edge"},
     "compaction": {"acceptance", "summarizer"},
-    "context": {"count", "plan", "quote", "stages", "standing", "view"},
+    "context": {"count", "plan", "quote", "stages", "user_text", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
     "dialects": {"chat", "responses"},
     "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},

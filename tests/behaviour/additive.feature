@@ -104,6 +104,8 @@ Feature: Additive compaction: old turns become summaries that are written once a
 
   Scenario: Where more of the summaries that there are must be shown, a quarter of the line becomes free
     Given the model "a-larger-one" with a window of 49,152 tokens
+    And the policy "additive" with:
+      | user_text_ratio | 0 |
     And a conversation of 140 turns of 300 tokens, which the gateway has not seen yet
     When the user says "Go on."
     And the user asks the model "a-larger-one"

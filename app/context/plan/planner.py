@@ -28,7 +28,6 @@ from app.context.plan.summary_range_finder import (
 )
 from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
 from app.context.stages.shortening_planner import ShorteningPlanner
-from app.context.standing.standing_requests import NO_STANDING_REQUESTS
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens
 from app.conversation.conversation_types import Summary
 
@@ -73,10 +72,12 @@ def plan_view(
         return planner.plan_under_threshold() or planner.plan_over_threshold()
 
     chosen = plan_log(outline)
-    # Standing requests never make a view too long that would fit without them. An unfinished plan does not tell yet.
-    if chosen.fits or chosen.needs_tail or not chosen.standing_requests:
+    # User text gives way where nothing else fits beside it, and to summaries. An unfinished plan does not tell yet.
+    is_sound = chosen.fits and bool(chosen.summaries or not outline.summaries)
+    if is_sound or chosen.needs_tail or not chosen.user_text:
         return chosen
-    return plan_log(replace(outline, standing_requests=NO_STANDING_REQUESTS))
+    without = plan_log(replace(outline, user_texts=()))
+    return chosen if chosen.fits and not without.summaries else without
 
 
 def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> Plan | None:
@@ -176,7 +177,9 @@ class _AdditivePlanner:
         the first view of all if none does.
         """
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
-        goals = ((view, max(self._compute_threshold(view) * self.policy.target_ratio, regrow_tokens)) for view in views)
+        goals = (
+            (view, max(self._compute_goal_threshold(view) * self.policy.target_ratio, regrow_tokens)) for view in views
+        )
         return next((view for view, goal in goals if self.budget.calibrate_tokens(view.tokens) <= goal), views[0])
 
     def plan_over_threshold(self) -> Plan:
@@ -272,6 +275,10 @@ class _AdditivePlanner:
         largest = compute_summary_token_limit(self.policy, self.budget.window)
         folded = self.budget.calibrate_tokens(view.tokens - _sum_tokens(view.summaries)) + largest
         return folded <= self._compute_threshold(view)
+
+    def _compute_goal_threshold(self, view: ViewCandidate) -> int:
+        """Returns the threshold that leaves room to grow: user text does not raise it."""
+        return replace(self.budget, user_text_tokens=0).compute_threshold(has_summaries=bool(view.summaries))
 
     def _compute_threshold(self, view: ViewCandidate) -> int:
         return self.budget.compute_threshold(has_summaries=bool(view.summaries))

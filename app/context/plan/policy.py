@@ -105,8 +105,8 @@ class ContextPolicy:
     """The share of the window that a quotation may take (`app.pipeline.view.quotations`)."""
     restore: RestoreMode = "quotes"
     """Whether messages that the client leaves out of its history may be quoted."""
-    standing_ratio: float = 0.1
-    """The most that standing requests may take; 0: none are shown."""
+    user_text_ratio: float = 0.15
+    """The most that user text may take; 0: none are shown."""
     pin_ratio: float = 0.5
     """The most that pinned messages may take."""
 

@@ -1,4 +1,4 @@
-"""Standing requests: how they are shown, listed and removed, and what happens to them when their message changes."""
+"""User text: how it is shown, listed and dropped, and what happens to it when its message changes."""
 
 from __future__ import annotations
 
@@ -16,48 +16,58 @@ from tests.support.gateway import Messages, World, answered, answering, assistan
 
 WINDOW = 4096
 RULE = "From now on, always answer in French."
-PLAIN = {"additive": {"recall": "off", "prepare_ratio": 1}, "without": {"standing_ratio": 0, "prepare_ratio": 1}}
+PLAIN = {"additive": {"recall": "off", "prepare_ratio": 1}, "without": {"user_text_ratio": 0, "prepare_ratio": 1}}
 
 
 def lines(view: Messages) -> list[str]:
-    """The standing requests in a view; none if it shows no such message."""
-    contents = [message["content"] for message in view if "<standing_requests>" in str(message["content"])]
+    """The user text in a view; none if it shows no such message."""
+    contents = [message["content"] for message in view if "<user_said>" in str(message["content"])]
     assert len(contents) <= 1
     return [line[2:] for content in contents for line in content.split("\n") if line.startswith("- ")]
 
 
+def rules(view: Messages) -> list[str]:
+    """Those lines that are no questions of a `long_history`."""
+    return [line for line in lines(view) if not line.startswith("Question ")]
+
+
 @pytest.mark.parametrize("policy", ["additive", "checkpoint", "fade", "prune", "window"])
-async def test_a_request_is_shown_once_its_message_is_hidden(policy: str) -> None:
+async def test_what_the_user_said_is_shown_once_its_message_is_hidden(policy: str) -> None:
     upstream = ScriptedUpstream(default=answering)
     history = [user(f"Hello there! {RULE} How are you?"), answered("fine"), *long_history(60), user("And?")]
     async with world(upstream, window=WINDOW, policy=policy) as gateway:
         body = await gateway.say(history)
         view = shown(upstream)[-1]
         assert history[0] not in view
-        assert lines(view) == [RULE]
+        assert lines(view)[0] == f"Hello there! {RULE} How are you?"
         assert body["context"]["prompt_tokens"] <= body["context"]["limit"]
+        told = body["context"]["user_text"]
+        assert told["messages"] == told["verbatim"] + told["shortened"] + told["left_out"]
+        assert told["verbatim"] >= 1
+        assert 0 < told["tokens"] < body["context"]["prompt_tokens"]
 
 
-async def test_a_request_that_the_view_shows_itself_is_not_repeated() -> None:
+async def test_what_the_view_shows_itself_is_not_repeated() -> None:
     upstream = ScriptedUpstream(default=answering)
     async with world(upstream, window=WINDOW) as gateway:
         body = await gateway.say([*long_history(60), user(RULE)])
         assert body["context_status"] != "full"
-        assert lines(shown(upstream)[-1]) == []
+        assert RULE not in lines(shown(upstream)[-1])
 
 
-async def test_a_policy_can_leave_them_out_and_the_next_one_finds_them_in_the_stored_log() -> None:
+async def test_a_policy_can_leave_it_out_and_the_next_one_finds_it_in_the_stored_log() -> None:
     upstream = ScriptedUpstream(default=answering)
     async with world(upstream, window=WINDOW, policies=PLAIN) as gateway:
         for message in [user(RULE), *long_history(50)[::2]]:
-            await gateway.say([message], conversation="c", context={"policy": "without"})
+            body = await gateway.say([message], conversation="c", context={"policy": "without"})
         assert lines(shown(upstream)[-1]) == []
+        told = body["context"]["user_text"]
+        assert (told["verbatim"], told["shortened"], told["tokens"]) == (0, 0, 0)
+        assert told["left_out"] == told["messages"] > 10
         (conversation,) = gateway.conversations()
-        assert "standing" not in conversation.state
+        assert all("user_text" not in view for view in conversation.state["views"].values())
         await gateway.say([user("And?")], conversation="c", context={"policy": "additive"})
-        assert lines(shown(upstream)[-1]) == [RULE]
-        (conversation,) = gateway.conversations()
-        assert conversation.state["standing"]["before_seq"] == conversation.head_seq + 1, "the answer is not read again"
+        assert rules(shown(upstream)[-1]) == [RULE]
 
 
 async def test_the_view_begins_with_the_same_bytes_until_the_boundary_moves() -> None:
@@ -72,10 +82,25 @@ async def test_the_view_begins_with_the_same_bytes_until_the_boundary_moves() ->
             views.append(shown(upstream)[-1])
         for before, after in pairwise(views):
             assert after[: len(before)] == before
-        assert lines(views[-1]) == [RULE]
+        assert rules(views[-1]) == [RULE]
         history += [*long_history(50), user("Three?")]
         await gateway.say(history)
-        assert lines(shown(upstream)[-1]) == ["Never mention onions.", "Answer in German from now on."]
+        said = rules(shown(upstream)[-1])
+        assert said == [RULE, "Never mention onions.", "Answer in German from now on."]
+
+
+async def test_a_user_message_that_is_shown_as_user_text_is_not_quoted() -> None:
+    upstream = ScriptedUpstream(default=answering)
+    history = [
+        user("My boat is called Mirandolina."),
+        answered("My boat"),
+        *long_history(60),
+        user("What is my boat called?"),
+    ]
+    async with world(upstream, window=WINDOW) as gateway:
+        body = await gateway.say(history)
+        assert rules(shown(upstream)[-1]) == ["My boat is called Mirandolina."]
+        assert 0 not in [one["seq"] for one in body["context"]["quoted"]]
 
 
 async def test_only_the_user_sets_rules() -> None:
@@ -91,7 +116,7 @@ async def test_only_the_user_sets_rules() -> None:
     ]
     async with world(upstream, window=WINDOW, policies=PLAIN) as gateway:
         await gateway.say(history)
-        assert lines(shown(upstream)[-1]) == []
+        assert rules(shown(upstream)[-1]) == ["Read the file."]
 
 
 async def test_what_the_client_has_withdrawn_is_not_shown() -> None:
@@ -106,69 +131,91 @@ async def test_what_the_client_has_withdrawn_is_not_shown() -> None:
     ]
     async with world(upstream, window=WINDOW, policies=PLAIN) as gateway:
         body = await gateway.say(history, conversation="c")
-        assert lines(shown(upstream)[-1]) == [RULE, "Call me Sam."]
+        assert rules(shown(upstream)[-1]) == [RULE, "Call me Sam."]
         history += [assistant(body["choices"][0]["message"]["content"]), user("B?")]
         await gateway.say(history[2:], conversation="c")
-        assert lines(shown(upstream)[-1]) == ["Call me Sam."]
+        assert rules(shown(upstream)[-1]) == ["Call me Sam."]
+
+
+async def test_what_the_client_has_edited_is_shown_as_it_is_now() -> None:
+    upstream = ScriptedUpstream(default=answering)
+    history = [user(RULE), answered(RULE), *long_history(60), user("A?")]
+    async with world(upstream, window=WINDOW, policies=PLAIN) as gateway:
+        body = await gateway.say(history, conversation="c")
+        assert rules(shown(upstream)[-1]) == [RULE]
+        history += [assistant(body["choices"][0]["message"]["content"]), user("B?")]
+        await gateway.say([user("Always answer in Latin."), *history[1:]], conversation="c")
+        assert rules(shown(upstream)[-1]) == ["Always answer in Latin."]
 
 
 @pytest.mark.parametrize("erase", ["true", "false"])
-async def test_with_its_message_a_request_is_gone(erase: str) -> None:
+async def test_with_its_message_it_is_gone(erase: str) -> None:
     upstream = ScriptedUpstream(default=answering)
     async with world(upstream, window=WINDOW, policies=PLAIN) as gateway:
         await say_each(gateway, [user(RULE), user("Never mention onions."), *long_history(50)[::2]])
-        assert lines(shown(upstream)[-1]) == [RULE, "Never mention onions."]
-        (first, _) = (await done(gateway, "GET", "c/standing_requests"))["data"]
-        await done(gateway, "DELETE", f"c/items/{first['item_id']}", erase=erase)
-        await gateway.say([user("And?")], conversation="c")
-        assert lines(shown(upstream)[-1]) == ["Never mention onions."]
-        (left,) = (await done(gateway, "GET", "c/standing_requests"))["data"]
+        assert rules(shown(upstream)[-1]) == [RULE, "Never mention onions."]
+        (first, *_) = (await done(gateway, "GET", "c/user_text"))["data"]
+        await done(gateway, "DELETE", f"c/items/{first['id']}", erase=erase)
+        (left, *_) = (await done(gateway, "GET", "c/user_text"))["data"]
         assert left["text"] == "Never mention onions."
+        await gateway.say([user("And?")], conversation="c")
+        assert rules(shown(upstream)[-1]) == ["Never mention onions."]
         (conversation,) = gateway.conversations()
         assert "French" not in str(conversation.state), "no word of the message is kept elsewhere"
 
 
-async def test_a_branch_has_the_requests_that_it_shares() -> None:
+async def test_a_branch_has_the_user_text_that_it_shares() -> None:
     upstream = ScriptedUpstream(default=answering)
     async with world(upstream, window=WINDOW, policies=PLAIN) as gateway:
         begun = [user("Never mention onions."), answered("Never mention onions.")]
         await gateway.say(begun[:1])
         body = await gateway.say([*begun, user("Call me Sam.")])
         await gateway.say([*begun, user("Call me Sam."), answered("Call me Sam."), *long_history(50), user("And?")])
-        assert lines(shown(upstream)[-1]) == ["Never mention onions.", "Call me Sam."]
-        place = f"{body['conversation_id']}/standing_requests"
-        (_, name) = (await done(gateway, "GET", place))["data"]
+        assert rules(shown(upstream)[-1]) == ["Never mention onions.", "Call me Sam."]
+        place = f"{body['conversation_id']}/user_text"
+        (_, name, *_) = (await done(gateway, "GET", place))["data"]
         await done(gateway, "DELETE", f"{place}/{name['id']}")
         branch = await gateway.say([*begun, user("Call me Alex.")])
         await gateway.say([*begun, user("Call me Alex."), answered("Call me Alex."), *long_history(50), user("And?")])
-        assert lines(shown(upstream)[-1]) == ["Never mention onions.", "Call me Alex."]
+        assert rules(shown(upstream)[-1]) == ["Never mention onions.", "Call me Alex."]
         (stored,) = [one for one in gateway.conversations() if one.id == branch["conversation_id"]]
         assert stored.lineage == ((body["conversation_id"], 1),)
 
 
-async def test_responses_keep_them_too() -> None:
+async def test_responses_keep_it_too() -> None:
     upstream = ScriptedUpstream(default=answering)
     async with world(upstream, window=WINDOW, policies=PLAIN) as gateway:
         answer = await respond(gateway, [{"type": "message", "role": "user", "content": RULE}])
         for question in long_history(50)[::2]:
             answer = await respond(gateway, question["content"], previous_response_id=answer["id"])
-        assert lines(shown(upstream)[-1]) == [RULE]
-        (listed,) = (await done(gateway, "GET", f"{answer['conversation_id']}/standing_requests"))["data"]
+        assert rules(shown(upstream)[-1]) == [RULE]
+        assert answer["context"]["user_text"]["verbatim"] >= 1
+        (listed, *_) = (await done(gateway, "GET", f"{answer['conversation_id']}/user_text"))["data"]
         assert listed["text"] == RULE
 
 
-async def test_a_preview_and_the_view_of_an_answer_show_them() -> None:
+async def test_a_preview_and_the_view_of_an_answer_show_it() -> None:
     async with world(ScriptedUpstream(default=answering), window=WINDOW, policies=PLAIN) as gateway:
         await say_each(gateway, [user(RULE), *long_history(50)[::2]])
-        (listed,) = (await done(gateway, "GET", "c/standing_requests"))["data"]
         preview = await done(gateway, "GET", "c/context", **{"include[]": "sent"})
-        assert preview["standing_requests"] == [listed["id"]]
-        (place,) = [one for one in preview["sent_places"] if one["kind"] == "standing_requests"]
-        assert [(part["kind"], part["from_seq"]) for part in place["parts"]] == [("passage", 0)]
+        assert preview["user_text"]["seqs"][0] == 0
+        (place,) = [one for one in preview["sent_places"] if one["kind"] == "user_text"]
+        assert next((part["kind"], part["from_seq"]) for part in place["parts"]) == ("passage", 0)
         answer = preview["messages"]["data"][0]["id"]
         seen = await done(gateway, "GET", f"c/items/{answer}/context", **{"include[]": "sent"})
-        assert (seen["exact"], seen["standing_requests"]) == (True, [listed["id"]])
+        assert (seen["exact"], seen["user_text"]["seqs"][0]) == (True, 0)
         assert seen["sent"] == shown(gateway.upstream)[-1]
+
+
+async def test_a_pinned_message_is_shown_once() -> None:
+    async with world(ScriptedUpstream(default=answering), window=WINDOW, policies=PLAIN) as gateway:
+        await say_each(gateway, [user(RULE), user("I prefer tea."), *long_history(50)[::2]])
+        rule, *_ = (await done(gateway, "GET", "c/user_text"))["data"]
+        await done(gateway, "POST", f"c/items/{rule['id']}/pin")
+        await say_each(gateway, [user("And?")])
+        view = shown(gateway.upstream)[-1]
+        assert rules(view) == ["I prefer tea."]
+        assert sum(RULE in str(message["content"]) for message in view) == 1
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", "encrypted"])
@@ -192,30 +239,30 @@ async def held(store_options: dict[str, Any]) -> AsyncIterator[World]:
         yield World(base_url, upstream, None, client)
 
 
-async def test_a_removed_request_does_not_come_back(held: World) -> None:
+async def test_a_dropped_message_does_not_come_back(held: World) -> None:
     await say_each(
         held, [user(f"Hello! {RULE}"), user("I prefer tea."), user("Never mention onions."), *long_history(50)[::2]]
     )
-    assert lines(shown(held.upstream)[-1]) == [RULE, "I prefer tea.", "Never mention onions."]
-    page = await done(held, "GET", "c/standing_requests")
-    rule, tea, onions = page["data"]
-    assert [(one["kind"], one["seq"], one["text"]) for one in page["data"]] == [
-        ("rule", 0, RULE),
-        ("preference", 2, "I prefer tea."),
-        ("prohibition", 4, "Never mention onions."),
+    assert rules(shown(held.upstream)[-1]) == [f"Hello! {RULE}", "I prefer tea.", "Never mention onions."]
+    page = await done(held, "GET", "c/user_text")
+    rule, tea, onions, *_ = page["data"]
+    assert [(one["verbatim"], one["seq"], one["text"]) for one in (rule, tea, onions)] == [
+        (True, 0, f"Hello! {RULE}"),
+        (True, 2, "I prefer tea."),
+        (True, 4, "Never mention onions."),
     ]
-    first = await done(held, "GET", "c/standing_requests", limit=1)
+    first = await done(held, "GET", "c/user_text", limit=1)
     assert (first["data"], first["has_more"]) == ([rule], True)
-    rest = await done(held, "GET", "c/standing_requests", after=rule["id"])
-    assert (rest["data"], rest["has_more"]) == ([tea, onions], False)
-    gone = await done(held, "DELETE", f"c/standing_requests/{tea['id']}")
-    assert gone == {"id": tea["id"], "object": "conversation.standing_request.deleted", "deleted": True}
-    await refused(held, 404, "DELETE", f"c/standing_requests/{tea['id']}")
-    await refused(held, 404, "GET", "c/standing_requests", after=tea["id"])
-    await refused(held, 404, "GET", "c/standing_requests", key="sk-two")
+    rest = await done(held, "GET", "c/user_text", after=rule["id"])
+    assert rest["data"][:2] == [tea, onions]
+    gone = await done(held, "DELETE", f"c/user_text/{tea['id']}")
+    assert gone == {"id": tea["id"], "object": "conversation.user_text.deleted", "deleted": True}
+    await refused(held, 404, "DELETE", "c/user_text/msg_none")
+    await refused(held, 404, "GET", "c/user_text", after="msg_none")
+    await refused(held, 404, "GET", "c/user_text", key="sk-two")
     await say_each(held, long_history(20)[::2])
-    assert lines(shown(held.upstream)[-1]) == [RULE, "Never mention onions."]
-    assert (await done(held, "GET", "c/standing_requests"))["data"] == [rule, onions]
+    assert rules(shown(held.upstream)[-1]) == [f"Hello! {RULE}", "Never mention onions."]
+    assert (await done(held, "GET", "c/user_text"))["data"][:2] == [rule, onions]
     items = await done(held, "GET", "c/items", order="asc", limit=3)
     assert items["data"][2]["content"][0]["text"] == "I prefer tea.", "the log stays as it is"
 

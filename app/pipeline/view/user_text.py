@@ -1,0 +1,110 @@
+"""Reads what the user said in the part of the log that a view hides (docs/decisions/0053).
+
+What is kept is stored with the last view, as places in the log. A message is read once, when the boundary moves past
+it; after that only what was kept of it is read again, at the next move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Iterable
+from typing import Final
+
+from app.context.plan.budget import Budget
+from app.context.user_text.user_text import NO_USER_TEXT, UserText
+from app.context.user_text.user_text_message import count_user_text_frame_tokens
+from app.context.user_text.user_text_selection import compute_user_text_room, extend_user_text
+from app.context.view.client_words import ClientWords
+from app.conversation.conversation_types import Conversation
+from app.conversation.item import Item
+from app.dialects.item_decoding import decode_item
+from app.pipeline.resolve.resolved_request import DROPPED_USER_TEXT, ResolvedRequest
+from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn import Turn
+from app.pipeline.view.client_words_reader import merge_into_ranges
+from app.store.contract.conversations import ConversationStore
+
+MAX_READ_MESSAGES: Final = 12_000
+"""How many messages are read in one turn. Of a longer log nothing is shown until all of it was read, in the next
+turns."""
+MAX_HEAD_MESSAGES: Final = 64
+MAX_MESSAGES_ON_LOOP: Final = 32
+MAX_BYTES_ON_LOOP: Final = 32 * 1024
+"""More messages or bytes than this are read in a thread."""
+
+
+class UserTextReader:
+    """Reads logs for user text."""
+
+    def __init__(self, *, store: ConversationStore, message_counter: MessageCounter) -> None:
+        self._store = store
+        self._message_counter = message_counter
+
+    async def read_through(
+        self, turn: Turn, budget: Budget, words: ClientWords, known: UserText, to_seq: int
+    ) -> UserText:
+        """Returns the user text of the messages before `to_seq`, in the words that the client shows now.
+
+        Args:
+            known: what is kept of the messages before `known.before_seq`.
+
+        Raises:
+            StoreUnavailable: the log cannot be read.
+        """
+        resolved_request, policy = turn.resolved_request, turn.policy
+        to_seq = min(to_seq, known.before_seq + MAX_READ_MESSAGES)
+        head = range(min(known.head_to, MAX_HEAD_MESSAGES))
+        wanted = {*head, *(one.seq for one in known.lines), *range(known.before_seq, to_seq)}
+        messages = await self._read_messages(resolved_request, wanted)
+        head_to = known.head_to
+        if head_to == known.before_seq:
+            head_to = next((seq for seq, message in messages if message.role == "assistant"), to_seq)
+        rewritten = dict(words.list_rewritten_messages())
+        gone_seqs = find_gone_seqs(resolved_request.conversation, words, (seq for seq, _ in messages))
+        counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
+        extend = functools.partial(
+            extend_user_text,
+            known,
+            [(seq, rewritten.get(seq, message)) for seq, message in messages if seq not in gone_seqs],
+            before_seq=to_seq,
+            head_to=head_to,
+            # In raw tokens: what is shown must not change when the calibration learns.
+            room=compute_user_text_room(budget.window, policy.user_text_ratio),
+            frame_tokens=count_user_text_frame_tokens(counter.count_message),
+            count=counter.count,
+        )
+        byte_count = sum(len(message.raw) for _, message in messages)
+        if len(messages) > MAX_MESSAGES_ON_LOOP or byte_count > MAX_BYTES_ON_LOOP:
+            return await asyncio.to_thread(extend)
+        return extend()
+
+    async def _read_messages(self, resolved_request: ResolvedRequest, wanted: set[int]) -> list[tuple[int, Item]]:
+        """Returns messages of the log with their seqs, in order."""
+        client_messages, conversation = resolved_request.client_messages, resolved_request.conversation
+        if resolved_request.is_aligned_by_index and client_messages is not None:
+            return [(seq, decode_item(bytes(client_messages[seq]))) for seq in sorted(wanted)]
+        ranges = list(merge_into_ranges(sorted(seq for seq in wanted if seq <= conversation.head_seq)))
+        stored = await self._store.read_log_ranges(conversation, ranges) if ranges else []
+        entries = (*stored, *resolved_request.new_messages)
+        return [(entry.seq, entry.message) for entry in entries if entry.seq in wanted]
+
+
+def select_valid_user_text(known: UserText, resolved_request: ResolvedRequest, words: ClientWords) -> UserText:
+    """Returns stored user text without messages that must not be shown; nothing if the client has rewritten messages of
+    the user since, so that all are read again."""
+    changed = {version.seq for version in resolved_request.new_versions if version.seq < known.before_seq}
+    if changed and any(
+        seq in changed and message.role == "user" and words.may_be_quoted(seq)
+        for seq, message in words.list_rewritten_messages()
+    ):
+        return NO_USER_TEXT
+    return known.drop_messages(find_gone_seqs(resolved_request.conversation, words, (one.seq for one in known.lines)))
+
+
+def find_gone_seqs(conversation: Conversation, words: ClientWords, seqs: Iterable[int]) -> set[int]:
+    """Returns the messages that are not shown as user text: erased, left out or taken back by the client, or dropped
+    through the API."""
+    dropped = {seq for seq, _ in conversation.marks.get(DROPPED_USER_TEXT, ())}
+    gone = {*conversation.redacted_seqs, *words.omitted_seqs, *dropped}
+    return {seq for seq in seqs if seq in gone or not words.may_be_quoted(seq)}
