@@ -72,12 +72,10 @@ def plan_view(
         return planner.plan_under_threshold() or planner.plan_over_threshold()
 
     chosen = plan_log(outline)
-    # User text gives way where nothing else fits beside it, and to summaries. An unfinished plan does not tell yet.
-    is_sound = chosen.fits and bool(chosen.summaries or not outline.summaries)
-    if is_sound or chosen.needs_tail or not chosen.user_text:
+    # User text never makes a view too long that would fit without it. An unfinished plan does not tell yet.
+    if chosen.fits or chosen.needs_tail or not chosen.user_text:
         return chosen
-    without = plan_log(replace(outline, user_texts=()))
-    return chosen if chosen.fits and not without.summaries else without
+    return plan_log(replace(outline, user_texts=()))
 
 
 def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> Plan | None:
