@@ -30,6 +30,11 @@ BESIDE_THE_HOUSE = {
     "settings": {"settings"},
     "simulator": {"simulator", "context", "conversation", "dialects", "upstream.provider_contract", "errors"},
 }
+PROTOCOLS = ("app.dialects.chat.", "app.dialects.responses.")
+MAY_IMPORT_PROTOCOLS = (
+    *("dialects.", "upstream.protocols.", "assembly."),
+    *("api.chat", "api.responses", "api.conversations."),  # endpoints of one protocol
+)
 READ_SETTINGS = {"main", "assembly", "__main__", "commands", "settings"}
 MAY_IMPORT_MIGRATIONS = {"main", "commands", "store"}
 HOME_OF_LIBRARY = {
@@ -108,6 +113,16 @@ def test_imports_point_down() -> None:
     assert find_faults(FILES, find) == []
 
 
+def test_a_protocol_is_known_to_its_dialect_only() -> None:
+    def find(file: Path) -> list[str]:
+        name = name_of(file)
+        if name.startswith(MAY_IMPORT_PROTOCOLS):
+            return []
+        return [f"{name}: {target}" for target in imports(parse(file)) if target.startswith(PROTOCOLS)]
+
+    assert [fault for file in FILES for fault in find(file)] == []
+
+
 def test_a_library_is_known_to_its_rooms_only() -> None:
     def find(room: str, tree: ast.Module) -> list[str]:
         libraries = {name.split(".")[0] for name in imports(tree)}
@@ -163,7 +178,7 @@ SUB_FOLDERS = {
     "compaction": {"acceptance", "summarizer"},
     "context": {"count", "plan", "quote", "stages", "user_text", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
-    "dialects": {"chat", "responses"},
+    "dialects": {"body", "chat", "items", "messages", "responses"},
     "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},
     "store": {"contract", "encryption", "postgres", "search", "sql", "sqlite"},
     "upstream": {"http", "protocols", "quirks", "routing"},

@@ -443,6 +443,7 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("a: 1\na: 2", "a (concertina.yaml:2): given twice, first in line 1"),
         ("4: 1", "the key 4 is not text: put it in quotes"),
         ("server: {port: 1", "not valid YAML"),
+        ("server:\n\tport: 1", "concertina.yaml:2: a tab where YAML needs spaces"),
         ("models: {*: {}}", "concertina.yaml:1: not valid YAML"),
         ("server: !!python/object:os.system {}", "not valid YAML"),
         ("a: &a [*a]", "the anchor 'a' contains itself"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -78,6 +79,8 @@ def _too_many_error(name: str, count: int, max_count: int, limited: str) -> Inva
 
 log = logging.getLogger(__name__)
 
+SILENCE_SECONDS: Final = 15.0
+"""Proxies cut silent connections after 30 to 60 seconds."""
 JSON_HEADERS: Final = {"content-type": "application/json"}
 STREAM_HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -104,6 +107,7 @@ class AnswerEndpoint:
         parse_request: parses a request of the endpoint's protocol.
         list_limits: the limits for lists in a request.
         extra_headers: sent with every answer; the simulated model announces itself by them.
+        silence_seconds: the longest time between two frames of a stream that has begun.
     """
 
     def __init__(
@@ -114,8 +118,10 @@ class AnswerEndpoint:
         list_limits: RequestListLimits,
         *,
         extra_headers: Mapping[str, str],
+        silence_seconds: float = SILENCE_SECONDS,
         metrics: Metrics = NO_METRICS,
     ) -> None:
+        self._silence_seconds = silence_seconds
         self._request_coalescing = request_coalescing
         self._authenticator = authenticator
         self._parse_request = parse_request
@@ -149,29 +155,30 @@ class AnswerEndpoint:
         except ClientDisconnected:
             return  # nobody is there to receive an answer
         except GatewayError as error:
-            await self._send_json(_build_error_answer(error, request_id), client)
+            await self._send_json(_build_error_answer(error, scope), client)
             return
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            await self._send_json(_build_error_answer(log_unexpected_error(error, request_id), request_id), client)
+            await self._send_json(_build_error_answer(log_unexpected_error(error, request_id), scope), client)
             return
         begin_log_scope(request_id)
         try:
             if request.stream:
                 with _DisconnectWatcher(scope, receive, waiter):
-                    await self._send_answer(waiter, request_id, client)
+                    await self._send_answer(waiter, scope, client)
             else:
                 # A disconnect does not cancel a whole answer: it is finished and stored for the client's retry.
                 if len(body) > READ_PAUSE_BYTES:
                     # Called for its side effect: uvicorn reads again, and so notices a later disconnect.
                     has_disconnected(receive)
-                await self._send_answer(waiter, request_id, client)
+                await self._send_answer(waiter, scope, client)
         except asyncio.CancelledError:
             # A client's own cancellation ends in `_DisconnectWatcher`; this one comes from the server's shutdown.
             # It is not raised again, so that the client still gets an error in place of a broken connection.
             log.warning("the shutdown ended a request that was still running")
-            await self._send_shutdown_error(request_id, client, waiter.answer_format)
+            await self._send_shutdown_error(scope, client, waiter.answer_format)
 
-    async def _send_answer(self, waiter: AttemptWaiter, request_id: str, client: _ResponseSender) -> None:
+    async def _send_answer(self, waiter: AttemptWaiter, scope: Scope, client: _ResponseSender) -> None:
+        request_id = scope[REQUEST_ID_SCOPE_KEY]
         try:
             answer = await waiter.wait_for_answer()
             if REPLAY_HEADER in answer.headers:
@@ -179,20 +186,20 @@ class AnswerEndpoint:
             if isinstance(answer, WholeAnswer):
                 waiter.record_delivery()
         except GatewayError as error:
-            answer = _build_error_answer(error, request_id)
+            answer = _build_error_answer(error, scope)
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            answer = _build_error_answer(log_unexpected_error(error, request_id), request_id)
+            answer = _build_error_answer(log_unexpected_error(error, request_id), scope)
         if isinstance(answer, WholeAnswer):
             await self._send_json(answer, client)
         else:
-            await self._send_stream(answer, request_id, client, waiter.answer_format)
+            await self._send_stream(answer, request_id, client, waiter)
 
-    async def _send_shutdown_error(self, request_id: str, client: _ResponseSender, answer_format: AnswerFormat) -> None:
+    async def _send_shutdown_error(self, scope: Scope, client: _ResponseSender, answer_format: AnswerFormat) -> None:
         """Tells the client that the server stops before its answer is complete: as an error response if nothing is sent
         yet, else as an error event at the end of the stream."""
         error = UpstreamUnavailable("The gateway is stopping and the answer was not complete.", status=503)
         if not client.has_sent_head:
-            await self._send_json(_build_error_answer(error, request_id), client)
+            await self._send_json(_build_error_answer(error, scope), client)
         elif not client.has_sent_all:
             record_error(error)
             client.has_sent_all = True
@@ -207,7 +214,7 @@ class AnswerEndpoint:
         await client.send({"type": "http.response.body", "body": answer.body})
 
     async def _send_stream(
-        self, answer: StreamedAnswer, request_id: str, client: _ResponseSender, answer_format: AnswerFormat
+        self, answer: StreamedAnswer, request_id: str, client: _ResponseSender, waiter: AttemptWaiter
     ) -> None:
         """Sends the frames of a stream as they come. An unexpected failure is sent as an error frame, because the
         status is already sent.
@@ -217,18 +224,25 @@ class AnswerEndpoint:
         """
         send = client.send
         async with aclosing(answer.frames) as frames:
+            heartbeat = None
             try:
                 async for frame in frames:
                     if not client.has_sent_head:
                         await self._send_stream_head(answer, client)
+                        if waiter.accepts_events:
+                            heartbeat = _Heartbeat(client, waiter.answer_format, self._silence_seconds)
+                    client.last_sent_at = time.monotonic()
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
             except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
                 if not client.has_sent_head:
                     await self._send_stream_head(answer, client)
                 failure = log_unexpected_error(error, request_id)
                 record_error(failure)
-                frame = answer_format.render_error_frames(failure)
+                frame = waiter.answer_format.render_error_frames(failure)
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
+            finally:
+                if heartbeat is not None:
+                    heartbeat.stop()
             client.has_sent_all = True
             await send({"type": "http.response.body", "body": b""})
 
@@ -238,16 +252,16 @@ class AnswerEndpoint:
         return client.send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
-def _build_error_answer(error: GatewayError, request_id: str) -> WholeAnswer:
+def _build_error_answer(error: GatewayError, scope: Scope) -> WholeAnswer:
     record_error(error)
     drop_tracebacks(error)
     headers = {
         "x-context-status": "bypassed",
         **error.context_headers,
-        "x-request-id": request_id,
+        "x-request-id": scope[REQUEST_ID_SCOPE_KEY],
         **build_error_headers(error),
     }
-    return WholeAnswer(body=build_error_body(error), headers=headers, status=error.status)
+    return WholeAnswer(body=build_error_body(error, scope), headers=headers, status=error.status)
 
 
 class _ResponseSender(msgspec.Struct):
@@ -255,12 +269,46 @@ class _ResponseSender(msgspec.Struct):
 
     Attributes:
         send: sends an ASGI message.
+        last_sent_at: when the last frame of a stream was sent, on the monotonic clock.
         has_sent_head, has_sent_all: the head, or the last piece, is sent or is being sent.
     """
 
     send: Send
     has_sent_head: bool = False
     has_sent_all: bool = False
+    last_sent_at: float = 0.0
+
+
+class _Heartbeat:
+    """Sends a frame without content whenever nothing was sent for a while: proxies and clients cut silent streams.
+
+    It has a timer and no task, because nearly every stream ends before its first beat.
+    """
+
+    def __init__(self, client: _ResponseSender, answer_format: AnswerFormat, silence_seconds: float) -> None:
+        self._client = client
+        self._answer_format = answer_format
+        self._silence_seconds = silence_seconds
+        self._sending: asyncio.Future[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(silence_seconds, self._beat)
+
+    def _beat(self) -> None:
+        client, now = self._client, time.monotonic()
+        silent_seconds = now - client.last_sent_at
+        is_due = silent_seconds >= self._silence_seconds and (self._sending is None or self._sending.done())
+        if is_due and (frame := self._answer_format.render_heartbeat()):
+            client.last_sent_at, silent_seconds = now, 0.0
+            self._sending = asyncio.ensure_future(self._send(frame))  # noqa: TID251 - cancelled by `stop`
+        remaining = max(self._silence_seconds - silent_seconds, self._silence_seconds / 10)
+        self._timer = asyncio.get_running_loop().call_later(remaining, self._beat)
+
+    async def _send(self, frame: bytes) -> None:
+        await self._client.send({"type": "http.response.body", "body": frame, "more_body": True})
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
 
 
 class _DisconnectWatcher:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.api.request_options import parse_request_options
-from app.dialects.chat.request import decode_body_fields, parse_chat_fields
+from app.dialects.chat.request import parse_chat_fields
+from app.dialects.request_body import decode_body_fields
 from app.pipeline.chat_request import Caller, ChatRequest
 
 

@@ -94,12 +94,16 @@ def build_console_routes(
 
     @routes.get("/console/session")
     async def session(request: Request) -> Response:
-        scopes = await auth.list_scopes(read_headers(request.scope))
-        answer = build_json_response({**gateway_facts, "scopes": scopes, "operator": "admin" in scopes})
+        headers = read_headers(request.scope)
+        scopes = await auth.list_scopes(headers)
+        is_operator = "admin" in scopes
+        # The tenant in which an operator may write without writing into anybody's conversations.
+        own = {"tenant": (await auth.authenticate(headers, "admin")).tenant} if is_operator else {}
+        answer = build_json_response({**gateway_facts, "scopes": scopes, "operator": is_operator, **own})
         answer.headers.update({**CONSOLE_HEADERS, "cache-control": "no-store"})
         return answer
 
-    @routes.api_route("/", methods=["GET", "HEAD"])
+    @routes.get("/")
     async def root(request: Request) -> Response:
         """Redirects to the console, relative to the path before it."""
         return RedirectResponse("console/", status_code=307, headers=CONSOLE_HEADERS)
@@ -124,7 +128,7 @@ def build_file_response(file: ConsoleFile | None, request: Request, page_headers
         page_headers: the headers of every file of the page.
     """
     if file is None:
-        return build_error_response(NotFound(f"Unknown path {request.url.path!r}."), page_headers)
+        return build_error_response(NotFound(f"Unknown path {request.url.path!r}."), request.scope, page_headers)
     headers = {**page_headers, "cache-control": "no-cache", "etag": file.etag}
     if _parse_etags(read_headers(request.scope).get("if-none-match", "")) & {file.etag, "*"}:
         return Response(status_code=304, headers=headers)

@@ -8,9 +8,17 @@ from fastapi.routing import APIRoute
 from pydantic import Field
 from starlette.types import ASGIApp
 
-from app.api.edge.unknown_paths import CHAT_PATH, RESPONSES_PATH
+from app.api.edge.unknown_paths import CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH
 from app.api.request_options import CONTEXT_MODES, EVENT_STYLES
-from app.api.resource_schemas import ERROR_RESPONSES, EVENT_STREAM_CONTENT, Described, Metadata, Strict, describe_errors
+from app.api.resource_schemas import (
+    ERROR_RESPONSES,
+    EVENT_STREAM_CONTENT,
+    Described,
+    Metadata,
+    Strict,
+    describe_errors,
+    describe_messages_errors,
+)
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import RecallMode
 
@@ -138,6 +146,30 @@ class ResponsesRequest(ModelRequest):
     context_management: list[CompactionOption] | None = None
 
 
+class AnthropicMessage(Described):
+    """A message in Anthropic's form."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[ContentPart]
+
+
+class MessagesCountRequest(Described):
+    """Anthropic's request for a count. Fields that are not listed here are accepted."""
+
+    model: str = Field(min_length=1)
+    messages: list[AnthropicMessage] = Field(min_length=1)
+    system: str | list[ContentPart] | None = None
+    stream: bool | None = None
+    conversation_id: ConversationId | None = None
+    context: ContextOptions | None = None
+
+
+class MessagesRequest(MessagesCountRequest):
+    """Anthropic's request. Fields that are not listed here are accepted and passed on to the provider."""
+
+    max_tokens: int = Field(ge=1)
+
+
 class ModelAnswer(Described):
     """The fields that answers of both protocols have; `context` reports on the context that the model got."""
 
@@ -175,6 +207,15 @@ class ModelResponse(ModelAnswer):
     created_at: float
     status: Literal["completed", "incomplete", "failed"]
     output: list[OutputItem]
+
+
+class ModelMessage(ModelAnswer):
+    """Anthropic's object, with a report on the context that the model got."""
+
+    type: Literal["message"]
+    role: Literal["assistant"]
+    content: list[ContentPart]
+    stop_reason: str | None
 
 
 async def create_chat_completion(body: ChatCompletionRequest) -> ChatCompletion:
@@ -243,19 +284,46 @@ async def create_response(body: ResponsesRequest) -> ModelResponse:
     raise NotImplementedError
 
 
-def build_model_call_routes(chat: ASGIApp, responses: ASGIApp) -> list[APIRoute]:
+async def create_message(body: MessagesRequest) -> ModelMessage:
+    """Create a message.
+
+    With Anthropic's SDK for Python:
+
+    ```python
+    from anthropic import Anthropic
+
+    client = Anthropic(base_url="http://127.0.0.1:8000", api_key="YOUR_KEY")  # any key if the gateway needs none
+    message = client.messages.create(
+        model="sim-8k",
+        max_tokens=1000,
+        messages=[{"role": "user", "content": "The gate opens at 06:40. Please remember that."}],
+    )
+    print(message.content[0].text)
+    ```
+    """
+    raise NotImplementedError
+
+
+def build_model_call_routes(chat: ASGIApp, responses: ASGIApp, messages: ASGIApp) -> list[APIRoute]:
     """Builds the routes of model calls.
 
     Args:
-        chat, responses: answer requests.
+        chat, responses, messages: answer requests.
     """
     routes = []
-    for path, describe, tag, answer in (
-        (CHAT_PATH, create_chat_completion, "chat", chat),
-        (RESPONSES_PATH, create_response, "responses", responses),
+    messages_responses = describe_messages_errors(MODEL_CALL_RESPONSES)
+    for path, describe, tag, answer, described_responses in (
+        (CHAT_PATH, create_chat_completion, "chat", chat, MODEL_CALL_RESPONSES),
+        (RESPONSES_PATH, create_response, "responses", responses, MODEL_CALL_RESPONSES),
+        (MESSAGES_PATH, create_message, "messages", messages, messages_responses),
     ):
         route = APIRoute(
-            path, describe, methods=["POST"], tags=[tag], responses=MODEL_CALL_RESPONSES, openapi_extra=_PARAMETERS
+            path,
+            describe,
+            methods=["POST"],
+            tags=[tag],
+            responses=described_responses,
+            openapi_extra=_PARAMETERS,
         )
         # In place of FastAPI's call of the function, which would parse the body and render the answer anew.
         route.app = answer

@@ -16,6 +16,7 @@ VALIDATION_SCHEMAS: Final = ("HTTPValidationError", "ValidationError")
 TAGS: Final[tuple[tuple[str, str, str], ...]] = (
     ("chat", "Chat", "Ask a model, by OpenAI's Chat Completions API."),
     ("responses", "Responses", "Ask a model, by OpenAI's Responses API, and read stored responses."),
+    ("messages", "Messages", "Ask a model, by Anthropic's Messages API."),
     ("models", "Models", "The models of all providers, with their context windows."),
     ("conversations", "Conversations", "Stored conversations: list, read, describe, extend, delete."),
     ("context", "Context", "What the model sees of a conversation: views, compaction, pins, user text."),

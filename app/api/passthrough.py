@@ -100,7 +100,7 @@ def build_passthrough_routes(
                 limits, usage, caller, request.method, normalized_path, deployment, fields, len(body)
             )
         except GatewayError as error:
-            return build_error_response(error, own)
+            return build_error_response(error, request.scope, own)
         passed = {
             name: value for name, value in select_provider_headers(headers).items() if not auth.is_own_header(name)
         }
@@ -218,7 +218,7 @@ class _PassthroughResponse(Response):
         except GatewayError as error:
             if self._has_response_started:
                 raise  # the status is sent: `BrokenResponseMiddleware` ends the connection
-            await build_error_response(error, self.gateway_headers)(scope, receive, send)
+            await build_error_response(error, scope, self.gateway_headers)(scope, receive, send)
         finally:
             self.admitted_call.finish()
 

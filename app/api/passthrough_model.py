@@ -17,8 +17,8 @@ from python_multipart.multipart import parse_options_header
 
 from app.api.edge.auth import FALLBACK_MODEL_FIELDS
 from app.conversation.names import check_name
+from app.dialects.request_body import encode_fields
 from app.errors import InvalidRequest
-from app.pipeline.call.upstream_request_body import encode_fields
 
 MAX_FORM_FIELDS: Final = 1000
 """The most fields of a form: each takes some microseconds to read, and a body has room for a million."""

@@ -17,6 +17,8 @@ OWN_PATHS: Final = (
 )
 """Paths below `/v1` that the gateway answers itself. They are never passed through: a request could otherwise avoid the
 gateway's own handling, for instance by another method."""
+EXACT_OWN_PATHS: Final = ("messages", "messages/count_tokens", "v1/messages")
+"""Paths that the gateway answers itself, unlike others below them, such as `messages/batches`."""
 EVERY_PATH: Final = "*"
 PARENT: Final = ".."
 _MODEL_PREFIX = re.compile(r"(?:engines|deployments)/[^/]+/")
@@ -42,7 +44,7 @@ def is_own_path(normalized_path: str) -> bool:
     """
     if PARENT in normalized_path.split("/"):
         raise InvalidRequest("The path must not contain '..'.", code="invalid_path")
-    return is_listed(normalized_path, OWN_PATHS)
+    return normalized_path in EXACT_OWN_PATHS or is_listed(normalized_path, OWN_PATHS)
 
 
 def is_listed(normalized_path: str, paths: Sequence[str]) -> bool:

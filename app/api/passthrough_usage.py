@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from app.api.passthrough_paths import strip_model_prefix
-from app.dialects.chat.usage import TokenUsage, read_answer_limit, read_usage
+from app.dialects.usage import TokenUsage, read_answer_limit, read_usage
 from app.errors import InsufficientPermissions
 from app.pipeline.admission.call_allowance import CallAllowance
 from app.pipeline.admission.call_limits import CallLimits

@@ -12,8 +12,8 @@ import orjson
 from app.context.plan.policy import RecallMode
 from app.conversation.identity import is_valid_conversation_id
 from app.conversation.names import check_name
-from app.dialects.chat.request import decode_field
-from app.dialects.chat.stream_frames import EventStyle
+from app.dialects.answer_format import EventStyle
+from app.dialects.request_body import decode_field
 from app.errors import InvalidRequest
 from app.pipeline.chat_request import ContextMode
 
@@ -30,6 +30,8 @@ FORWARDED_HEADERS: Final = (
     "openai-organization",
     "openai-project",
     "openai-beta",
+    "anthropic-version",
+    "anthropic-beta",
     "traceparent",
     "tracestate",
     "baggage",

@@ -74,6 +74,19 @@ class ErrorBody(Described):
     error: ErrorDetails
 
 
+class MessagesErrorDetails(Described):
+    type: str
+    message: str
+
+
+class MessagesErrorBody(Described):
+    """Anthropic's error body, used with every error status below `/v1/messages`."""
+
+    type: Literal["error"]
+    error: MessagesErrorDetails
+    request_id: str | None = None
+
+
 Row = TypeVar("Row")
 
 
@@ -115,6 +128,14 @@ class Deleted(Described):
 def describe_errors(descriptions: Mapping[int | str, str]) -> dict[int | str, dict[str, Any]]:
     """Returns the `responses` of a route, from a sentence for each status."""
     return {status: {"model": ErrorBody, "description": sentence} for status, sentence in descriptions.items()}
+
+
+def describe_messages_errors(responses: Mapping[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
+    """Returns the `responses` of a route of the Messages API: the same, with errors of its form."""
+    return {
+        status: {**described, "model": MessagesErrorBody} if "model" in described else described
+        for status, described in responses.items()
+    }
 
 
 ERROR_RESPONSES: Final = describe_errors(

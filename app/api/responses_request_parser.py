@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Final
 
 from app.api.request_options import parse_request_options
-from app.dialects.chat.request import decode_body_fields
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX
+from app.dialects.request_body import decode_body_fields
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
-from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.dialects.responses.request import parse_responses_fields
 from app.pipeline.chat_request import Caller, ChatRequest
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from app.api.answer_endpoint import SILENCE_SECONDS
 from app.context.count.token_counter import TokenCounter
 from app.pipeline.pipeline import HEARTBEAT_SECONDS
 from app.pipeline.token_counting import MessageCounter
@@ -28,6 +29,7 @@ class Dependencies:
         create_message_counter: takes a function that finds a token counter by the name of its encoding.
         now: the time of day, in UTC.
         heartbeat_seconds: the longest time between two events of a stream while a compaction runs.
+        silence_seconds: the longest time between two frames of a stream.
         collect_garbage: called once when a process has started, before `freeze_garbage`.
         freeze_garbage: takes what is in memory out of garbage collection.
     """
@@ -36,6 +38,7 @@ class Dependencies:
     create_message_counter: Callable[[Callable[[str], TokenCounter]], MessageCounter] = MessageCounter
     now: Callable[[], datetime] = utc_now
     heartbeat_seconds: float = HEARTBEAT_SECONDS
+    silence_seconds: float = SILENCE_SECONDS
     collect_garbage: Callable[[], object] = gc.collect
     freeze_garbage: Callable[[], object] = gc.freeze
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from app.api import console, docs_page, models, passthrough, responses_resource, token_count
+from app.api import console, docs_page, messages_resource, models, passthrough, responses_resource, token_count
 from app.api.admin import api_keys, costs, learned_limits, metrics_and_overview, probes, recent_requests
 from app.api.admin import settings as settings_in_force
 from app.api.conversations import (
@@ -58,6 +58,8 @@ from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.message_export import ConversationExporter
 from app.conversations.views.stored_turn import StoredTurnBuilder
 from app.conversations.views.view_pages import ViewPages
+from app.dialects.chat.stored_completion import build_completion_object
+from app.dialects.responses.stored_answer import render_kept_response
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
 from app.settings.settings_in_force import list_settings_in_force
@@ -89,7 +91,9 @@ def build_worker_application(
         redoc_url=None,
     )
     # First, since routes are tried in order and these are the requests that must be fast.
-    application.router.routes.extend(build_model_call_routes(gateway.chat_endpoint, gateway.responses_endpoint))
+    application.router.routes.extend(
+        build_model_call_routes(gateway.chat_endpoint, gateway.responses_endpoint, gateway.messages_endpoint)
+    )
     for routes in _build_routes(gateway, connections):
         application.include_router(routes)
     install_error_handlers(application, passes_on=not settings.uses_simulated_model)
@@ -135,10 +139,11 @@ def _build_routes(gateway: Gateway, connections: ClientConnections | None) -> It
         created=int(time.time()),
     )
     yield models.build_model_routes(catalogue, auth)
+    yield messages_resource.build_messages_routes(gateway.pipeline, auth)
     yield token_count.build_token_count_routes(gateway.pipeline, auth)
-    yield stored_completions.build_stored_completion_routes(StoredCompletions(store), auth)
+    yield stored_completions.build_stored_completion_routes(StoredCompletions(store, build_completion_object), auth)
     yield responses_resource.build_response_tool_routes(gateway.pipeline, auth, gateway.responses_parser.parse)
-    yield responses_resource.build_stored_response_routes(StoredResponses(store), auth)
+    yield responses_resource.build_stored_response_routes(StoredResponses(store, render_kept_response), auth)
     records = ConversationRecords(store)
     yield from _build_conversation_routes(gateway, records)
     yield from _build_context_routes(gateway, records)

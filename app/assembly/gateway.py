@@ -16,6 +16,7 @@ from app.api.answer_endpoint import AnswerEndpoint, RequestListLimits
 from app.api.chat_request_parser import parse_chat_request
 from app.api.edge.auth import Authenticator, AuthRules
 from app.api.edge.body_budget import BodyBudget
+from app.api.messages_request_parser import parse_messages_request
 from app.api.responses_request_parser import ResponsesRequestParser
 from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.providers_and_routes import (
@@ -328,16 +329,17 @@ class Gateway:
         self.responses_parser = ResponsesRequestParser(
             keeps_context=keeps_context, now=self.now, random_bytes=random_bytes
         )
-        self.chat_endpoint, self.responses_endpoint = (
+        self.chat_endpoint, self.responses_endpoint, self.messages_endpoint = (
             AnswerEndpoint(
                 request_coalescing,
                 self.authenticator,
                 parse_request,
                 RequestListLimits(limits.max_messages, limits.max_tools),
                 extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
+                silence_seconds=self.dependencies.silence_seconds,
                 metrics=self.metrics,
             )
-            for parse_request in (parse_chat_request, self.responses_parser.parse)
+            for parse_request in (parse_chat_request, self.responses_parser.parse, parse_messages_request)
         )
 
     async def open(self) -> None:

@@ -30,6 +30,7 @@ from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.upstream.http.aiohttp_transport import load_trusted_ca_context
 from app.upstream.http.http_client_contract import HttpTimeouts
+from app.upstream.protocols.anthropic_provider import AnthropicProvider
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.protocols.responses_provider import ResponsesProvider
 from app.upstream.provider_contract import NO_QUIRKS, ProviderQuirks, TokenPrice, UpstreamProvider
@@ -85,6 +86,13 @@ def build_context_windows(settings: Settings, learned_limits: LearnedLimits) -> 
     )
 
 
+PROVIDER_CLASSES: Final[Mapping[str, type[OpenAIProvider]]] = {
+    "openai": OpenAIProvider,
+    "responses": ResponsesProvider,
+    "anthropic": AnthropicProvider,
+}
+
+
 def build_providers(settings: Settings) -> dict[str, UpstreamProvider]:
     """Builds every configured provider, by name; the simulated model if no provider is configured."""
     if settings.uses_simulated_model:
@@ -99,8 +107,7 @@ def build_providers(settings: Settings) -> dict[str, UpstreamProvider]:
 
 
 def _build_provider(name: str, section: ProviderSettings) -> UpstreamProvider:
-    provider_class = ResponsesProvider if section.protocol == "responses" else OpenAIProvider
-    return provider_class(
+    return PROVIDER_CLASSES[section.protocol](
         name,
         section.base_url,
         section.api_key.get_secret_value() if section.api_key else None,

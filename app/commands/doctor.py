@@ -9,6 +9,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -30,6 +31,9 @@ from app.commands.configured_store import open_configured_store, stream_conversa
 from app.commands.progress import pluralize
 from app.context.count.token_counter import load_token_counter
 from app.conversations.summaries.empty_summary_replacement import replace_empty_summaries
+from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.provider_dialects import make_decoder
+from app.dialects.sse import SseDecoder
 from app.errors import GatewayError, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.chat_request import Caller
@@ -443,13 +447,12 @@ class _ProviderExamination:
         if reply.status != STATUS_OK:
             self._report.add("fault", f"Model {model!r} refused a question ({reply.status}: {self._quote(reply.body)})")
             return
-        chunks = list(_parse_chunks(reply.body))
-        if not any(chunk.get("choices") for chunk in chunks):
+        answer = _read_answer(reply.body, self._provider.protocol)
+        if not (answer.has_content or answer.is_complete):
             self._report.add("fault", f"Model {model!r} did not stream an answer: {self._quote(reply.body)}")
             return
         self._report.add("ok", f"Model {model!r} streamed an answer after {time.monotonic() - started_at:.1f} s.")
-        usage = next((chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage")), None)
-        if usage is None:
+        if (usage := answer.usage) is None:
             self._report.add(
                 "warning", "Its stream reports no usage, so estimates of tokens cannot be corrected, nor costs counted."
             )
@@ -504,12 +507,11 @@ def _build_question(deployment: ModelDeployment) -> UpstreamRequest:
     return UpstreamRequest(CALL_PATHS[deployment.provider.protocol], encoded)
 
 
-def _parse_chunks(body: bytes) -> Iterator[dict[str, Any]]:
-    for line in body.splitlines():
-        data = line.removeprefix(b"data:").strip()
-        if data.startswith(b"{") and line.startswith(b"data:"):
-            try:
-                chunk = orjson.loads(data)
-            except orjson.JSONDecodeError:
-                continue
-            yield chunk
+def _read_answer(body: bytes, protocol: str) -> AnswerDecoder:
+    """Reads a streamed answer, as far as it can be read."""
+    events, answer = SseDecoder(), make_decoder(protocol)
+    with suppress(UpstreamUnavailable):
+        for event in (*events.feed(body), *events.flush()):
+            if event.data and event.data.strip() and not answer.has_ended:
+                answer.decode(event.data.strip(), event.name)
+    return answer

@@ -46,10 +46,10 @@ class ProviderChoice:
 PROVIDERS: Final[Mapping[str, ProviderChoice]] = {
     "openai": ProviderChoice("OpenAI", "https://api.openai.com/v1", "OPENAI_API_KEY"),
     "anthropic": ProviderChoice(
-        "Anthropic, by its endpoint for OpenAI's protocol",
+        "Anthropic",
         "https://api.anthropic.com/v1",
         "ANTHROPIC_API_KEY",
-        lines=("quirks: {system_messages: first, developer_to_system: true}",),
+        lines=("protocol: anthropic",),
     ),
     "gemini": ProviderChoice(
         "Google Gemini",

@@ -199,12 +199,26 @@ def _describe_spending(key: ApiKey, month_costs: Mapping[str, float]) -> str:
 
 def _build_key_table(keys: list[ApiKey], month_costs: Mapping[str, float]) -> Table:
     table = Table()
-    for name in ("id", "key", "name", "tenant", "scopes", "models", "policy", "this month", "validity"):
+    rows = [
+        {
+            "id": key.id,
+            "key": f"ck_…{key.hint}",
+            "name": key.name,
+            "tenant": key.tenant,
+            "scopes": " ".join(key.scopes),
+            "models": " ".join(key.models),
+            "policy": key.policy or "",
+            "this month": _describe_spending(key, month_costs),
+            "validity": "valid" if key.revoked_at is None and key.expires_at is None else _describe_validity(key),
+        }
+        for key in keys
+    ]
+    # A terminal of 120 columns has room for what the keys have.
+    names = [name for name in rows[0] if any(row[name] for row in rows)]
+    for name in names:
         table.add_column(name, no_wrap=name in ("id", "tenant"), overflow="fold")
-    for key in keys:
-        cells = (key.id, f"ck_…{key.hint}", key.name, key.tenant, " ".join(key.scopes), " ".join(key.models))
-        more = (key.policy or "", _describe_spending(key, month_costs), _describe_validity(key))
-        table.add_row(*(Text(make_printable(cell)) for cell in (*cells, *more)))
+    for row in rows:
+        table.add_row(*(Text(make_printable(row[name])) for name in names))
     return table
 
 

@@ -24,7 +24,7 @@ from app.compaction.compaction_job import (
 from app.compaction.summarizer.range_parts import MAX_PARALLEL_CALLS
 from app.compaction.summary_maker import RangeResult, SummaryMaker
 from app.conversation.conversation_types import Summary
-from app.dialects.chat.usage import sum_usages
+from app.dialects.usage import sum_usages
 from app.observability.metric_families import COMPACTION_SECONDS, COMPACTIONS
 from app.observability.metrics import NO_METRICS, Metrics
 

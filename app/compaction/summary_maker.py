@@ -23,7 +23,7 @@ from app.context.plan.budget import compute_summary_token_limit
 from app.context.view.client_words import mark_instructions
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens, count_summary_section_tokens
 from app.conversation.conversation_types import Conversation, Summary
-from app.dialects.chat.request_fields import read_parameter_names
+from app.dialects.summarizer_fields import read_parameter_names
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.store.contract.conversations import ConversationStore, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost

@@ -29,6 +29,8 @@ the client has never shown a message in other words than the log has."""
 NAMED: Final = "named"
 """A key of `Conversation.state`: set when a request has named the conversation."""
 MAX_SEQ: Final = 2**31 - 1
+RESPONSE_ID_PREFIX: Final = "resp_"
+"""How the ids of stored responses begin."""
 INSTRUCTIONS_MARK: Final = "+instructions"
 """Ends the prompt version of a summary that a client's instructions steered."""
 IMAGE_RULE_STATE_KEY: Final = "image_rule"

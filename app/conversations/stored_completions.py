@@ -7,18 +7,16 @@ deleted or erased in the log is gone from the completion, too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, StoredCompletion
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX, Conversation, LogMessage, StoredCompletion
 from app.conversation.item import Item
 from app.conversations.items.item_building import DELETED
-from app.dialects.chat.message import decode_body
-from app.dialects.chat.message_fields import extract_text
-from app.dialects.chat.stored_completion import build_completion_object
+from app.dialects.body.message import decode_body
+from app.dialects.body.message_fields import extract_text
 from app.dialects.item_decoding import decode_item
-from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.errors import CompletionNotFound, NotFound
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery, ConversationStore
@@ -29,11 +27,18 @@ CompletionPageResult = tuple[list[dict[str, Any]], bool]
 """Objects, and whether more follow."""
 
 
+class BuildCompletionObject(Protocol):
+    """Builds the object of a completion from what is kept of it and its answer in the log."""
+
+    def __call__(self, completion: StoredCompletion, answer: LogMessage, *, is_redacted: bool) -> dict[str, Any]: ...
+
+
 class StoredCompletions:
     """A caller's stored completions."""
 
-    def __init__(self, store: ConversationStore) -> None:
+    def __init__(self, store: ConversationStore, build_object: BuildCompletionObject) -> None:
         self._store = store
+        self._build_object = build_object
 
     async def list_completions(self, caller: Caller, query: CompletionQuery, after: str | None) -> CompletionPageResult:
         """Returns a page of stored completions, and whether more follow.
@@ -144,7 +149,7 @@ class StoredCompletions:
         answers = await self._store.read_log(conversation, completion.seq, completion.seq + 1)
         if not answers:
             return None
-        return build_completion_object(completion, answers[0], is_redacted=DELETED in (answers[0].meta or {}))
+        return self._build_object(completion, answers[0], is_redacted=DELETED in (answers[0].meta or {}))
 
 
 def _build_message_object(completion: StoredCompletion, number: int, message: str | Item) -> dict[str, Any]:

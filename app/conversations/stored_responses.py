@@ -6,25 +6,19 @@ deleted or erased in the log is gone from the response, too.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import orjson
 
-from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX, Conversation, LogMessage, StoredCompletion
 from app.conversations.items.item_building import build_item_id, build_items, parse_item_id
-from app.dialects.item_decoding import decode_item
-from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX, derive_item_id
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import build_output_items, render_messages_for_responses
-from app.dialects.responses.request_fields import INCLUDED_REASONING
-from app.dialects.responses.stored_answer import CREATED_AT, render_stored_response
-from app.dialects.responses.stored_response import (
-    build_input_items,
-    build_request_fields,
-    hide_encrypted_reasoning,
-    select_lasting_instructions,
-)
+from app.dialects.item_decoding import decode_item, select_lasting_instructions
+from app.dialects.items.item_ids import derive_item_id
+from app.dialects.items.listed_items import build_input_items, hide_encrypted_reasoning
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items, render_messages_for_responses
+from app.dialects.request_translation import INCLUDED_REASONING
 from app.errors import NotFound, ResponseNotFound
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import ConversationStore
@@ -38,10 +32,20 @@ ItemObject = dict[str, Any]
 
 
 class StoredResponses:
-    """A caller's stored responses."""
+    """A caller's stored responses.
 
-    def __init__(self, store: ConversationStore) -> None:
+    Args:
+        render_response: renders a response as a JSON object, from what is kept of it, its answer in the log, the id of
+            its conversation, and what the object has besides.
+    """
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        render_response: Callable[[StoredCompletion, LogMessage, str, Sequence[str]], bytes],
+    ) -> None:
         self._store = store
+        self._render_response = render_response
 
     async def read_response(self, caller: Caller, response_id: str, include: Sequence[str] = ()) -> bytes:
         """Returns a stored response as a JSON object.
@@ -56,15 +60,7 @@ class StoredResponses:
         answers = await self._store.read_log(conversation, response.seq, response.seq + 1)
         if not answers:
             raise _response_not_found_error(response_id)
-        fields = {**build_request_fields(response), "include": orjson.dumps(list(include))}
-        facts = answers[0].meta or {}
-        gateway_fields = {
-            "context_status": facts.get("context_status", "full"),
-            "conversation_id": conversation.id,
-            "context": facts.get("context", {}),
-        }
-        created_at = int(facts.get(CREATED_AT, response.created_at.timestamp()))
-        return render_stored_response(response.id, created_at, fields, answers[0], response.model, gateway_fields)
+        return self._render_response(response, answers[0], conversation.id, include)
 
     async def delete_response(self, caller: Caller, response_id: str) -> None:
         """Deletes a stored response; its conversation stays.

@@ -15,13 +15,14 @@ import msgspec
 import orjson
 
 from app.conversation.item import TOOL_RESULT_ROLES
-from app.dialects.responses.item_kinds import ItemFields, find_message_role, is_client_call, read_call_id
+from app.dialects.items.item_kinds import ItemFields, find_message_role, is_client_call, read_call_id
+from app.dialects.messages.message import RAW_BEGIN
 
 MISSING_RESULT_TEXT: Final = "[There is no result of this call: the conversation went on without it.]"
 TOOL_CALLS_KEY: Final = b'"tool_calls"'
 """A chat message without these bytes calls no tool."""
-CALL_TYPE_ENDS: Final = (b'_call"', b'"mcp_approval_request"')
-"""Items of the Responses protocol without these bytes call no tool."""
+CALL_TYPE_ENDS: Final = (b'_call"', b'"mcp_approval_request"', b'"tool_use"')
+"""Messages of the other protocols without these bytes call no tool."""
 
 
 class _CallFields(msgspec.Struct):
@@ -32,12 +33,32 @@ class _CallFields(msgspec.Struct):
     tool_call_id: Any = None
 
 
+class _Block(msgspec.Struct):
+    """The fields of a block of the Messages API that pair calls with results."""
+
+    type: Any = None
+    id: Any = None
+    tool_use_id: Any = None
+
+
+class _BlocksMessage(msgspec.Struct):
+    role: Any = None
+    content: str | list[_Block] = ""
+
+
+class _MessagesText(msgspec.Struct):
+    """The raw text of a message of the Messages API."""
+
+    anthropic: _BlocksMessage
+
+
 ROLE_SEARCH_BYTES: Final = 256
 """How many bytes at the start of a message are searched for the role."""
 _ROLE_PATTERN: Final = re.compile(rb'\s*\{\s*(?:"[a-z_]+"\s*:\s*"[^"\\]*"\s*,\s*)*"role"\s*:\s*"([a-z]+)"')
 """Matches the role if only fields with short, plain strings stand before it."""
 _call_fields_decoder: Final = msgspec.json.Decoder(_CallFields)
 _items_decoder: Final = msgspec.json.Decoder(list[ItemFields])
+_messages_decoder: Final = msgspec.json.Decoder(_MessagesText)
 
 
 def may_have_tool_calls(raw: bytes) -> bool:
@@ -83,7 +104,7 @@ def _find_missing_tool_results(messages: Sequence[bytes], *, at_end: bool = Fals
         raw = bytes(messages[end])
         end += 1
         # Most messages call no tool: a search for the key is much cheaper than decoding each message.
-        if not (may_have_tool_calls(raw) if raw[:1] == b"[" else TOOL_CALLS_KEY in raw):
+        if not may_have_tool_calls(raw):
             continue
         asking = _decode_call_fields(raw)
         if asking.role != "assistant" or not isinstance(asking.tool_calls, list):
@@ -116,8 +137,10 @@ def _read_role(raw: bytes) -> Any:
 def _decode_call_fields(raw: bytes) -> _CallFields:
     try:
         # A message that was cut out of a request is a `msgspec.Raw`, which has no slices.
-        is_array = bytes(memoryview(raw)[:1]) == b"["
-        return _decode_item_calls(raw) if is_array else _call_fields_decoder.decode(raw)
+        begin = bytes(memoryview(raw)[: len(RAW_BEGIN)])
+        if begin == RAW_BEGIN:
+            return _decode_block_calls(raw)
+        return _decode_item_calls(raw) if begin[:1] == b"[" else _call_fields_decoder.decode(raw)
     # A message of the client that is no valid JSON object has neither calls nor results; validation is done elsewhere.
     except msgspec.DecodeError:
         return _CallFields()
@@ -129,6 +152,15 @@ def _decode_item_calls(raw: bytes) -> _CallFields:
     role = find_message_role(items[0]) if items else None
     calls = [{"id": read_call_id(item)} for item in items if is_client_call(item)]
     return _CallFields(role, calls, read_call_id(items[0]) if role == "tool" else None)
+
+
+def _decode_block_calls(raw: bytes) -> _CallFields:
+    """Returns the pairing fields of a message of the Messages API, as the chat message would have them."""
+    message = _messages_decoder.decode(raw).anthropic
+    blocks = [] if isinstance(message.content, str) else message.content
+    if blocks and blocks[0].type == "tool_result":
+        return _CallFields("tool", None, blocks[0].tool_use_id)
+    return _CallFields(message.role, [{"id": block.id} for block in blocks if block.type == "tool_use"])
 
 
 def _build_placeholder_result(call_id: str) -> bytes:

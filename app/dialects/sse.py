@@ -7,12 +7,15 @@ Line ends may be LF, CRLF or CR (WHATWG HTML, 9.2.5 "Parsing an event stream").
 from __future__ import annotations
 
 import re
+from typing import Final
 
 import msgspec
 
 from app.errors import UpstreamUnavailable
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
+DONE_DATA: Final = b"[DONE]"
+"""Data of the event with which providers of OpenAI's protocols end a stream."""
 
 _BOM = b"\xef\xbb\xbf"
 _BLANK_LINE = re.compile(rb"\n[\r\n]|\r\r")

@@ -60,7 +60,7 @@ CONSOLE_LABEL: Final = "console"
 """The label `endpoint` of reads by the console's pages."""
 OTHER_LABEL: Final = "other"
 """The label of unknown paths, and of models beyond `MAX_MODEL_LABELS`."""
-MODEL_CALL_ENDPOINTS: Final = ("/v1/chat/completions", "/v1/responses")
+MODEL_CALL_ENDPOINTS: Final = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 """The paths of requests that a model answers."""
 _OPERATOR_ENDPOINTS: Final = (
     *("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "/console", "/v1/admin/"),

@@ -14,11 +14,9 @@ from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import RecallMode
 from app.conversation.api_keys import SCOPES, KeyBudget, Scope, derive_context_tenant
 from app.conversation.conversation_types import Conversation
-from app.dialects.answer_format import AnswerFormat
-from app.dialects.chat.answer_format import ChatAnswerFormat
-from app.dialects.chat.request import END_USER_FIELDS, decode_field
-from app.dialects.chat.stream_frames import EventStyle
-from app.dialects.request_schemas import Protocol
+from app.dialects.answer_format import AnswerFormat, EventStyle
+from app.dialects.client_dialects import CLIENT_DIALECTS, make_default_answer_format
+from app.dialects.request_body import END_USER_FIELDS, decode_field
 from app.pipeline.admission.call_allowance import CallAllowance
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
@@ -114,9 +112,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """Ids that clients send for their own purposes (a session, a thread), by the name of the header or field."""
     idempotency_key: str | None = None
     """The client's own name for this request and its retries."""
-    protocol: Protocol = "chat"
-    """The protocol that the client speaks."""
-    answer_format: AnswerFormat = msgspec.field(default_factory=ChatAnswerFormat)
+    protocol: str = "chat"
+    """The protocol that the client speaks: a key of `CLIENT_DIALECTS`."""
+    answer_format: AnswerFormat = msgspec.field(default_factory=make_default_answer_format)
     """Writes the answer in that protocol."""
     previous_response_id: str | None = None
     """The response after which this request continues: the end of a conversation, or a place in its log."""
@@ -131,7 +129,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     @property
     def messages_field(self) -> str:
         """The field of the body that has the messages."""
-        return "messages" if self.protocol == "chat" else "input"
+        return CLIENT_DIALECTS[self.protocol].messages_field
 
     @property
     def is_kept(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 
 from app.context.count.token_counter import PRIMING_TOKENS, TokenCounter, must_count_off_event_loop
 from app.conversation.item import Item, count_item_bytes
-from app.dialects.request_schemas import SCHEMA_FIELDS, read_schemas, select_schema_fields
+from app.dialects.client_dialects import CLIENT_DIALECTS, select_schema_fields
 from app.pipeline.chat_request import ChatRequest
 
 MAX_CACHED_INSTRUCTIONS: Final = 1024
@@ -39,7 +39,7 @@ class MessageCounter:
     async def count_instruction_tokens(self, instructions: Sequence[Item], request: ChatRequest, encoding: str) -> int:
         """Returns the raw tokens of the leading system messages, the tool schemas and the fixed overhead of a
         request."""
-        if not instructions and SCHEMA_FIELDS[request.protocol].isdisjoint(request.raw_fields):
+        if not instructions and CLIENT_DIALECTS[request.protocol].schema_fields.isdisjoint(request.raw_fields):
             return PRIMING_TOKENS
         schemas = select_schema_fields(request.protocol, request.raw_fields)
         texts = [message.raw for message in instructions]
@@ -48,7 +48,9 @@ class MessageCounter:
         if cached_tokens is not None:
             self._instructions_cache.move_to_end(key)
             return cached_tokens
-        counted_schemas = read_schemas(request.protocol, {name: request.decode_field(name) for name in schemas})
+        counted_schemas = CLIENT_DIALECTS[request.protocol].read_schemas(
+            {name: request.decode_field(name) for name in schemas}
+        )
         counter = self._find_token_counter(encoding)
         if must_count_off_event_loop(sum(len(raw) for raw in schemas.values()) + count_item_bytes(instructions)):
             tokens = await asyncio.to_thread(counter.count_request, instructions, counted_schemas)

@@ -15,7 +15,7 @@ from app.context.plan.outline import Outline, Plan
 from app.context.plan.policy import ContextPolicy
 from app.context.user_text.user_text import find_user_text
 from app.context.view.client_words import NO_WORDS, ClientWords
-from app.dialects.request_schemas import may_run_provider_tools, select_schema_fields
+from app.dialects.client_dialects import CLIENT_DIALECTS, select_schema_fields
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
@@ -49,12 +49,6 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
         authorization = self.request.caller.authorization
         return None if authorization is None else ClientKey(authorization, self.target.deployments[0].provider.name)
 
-    @property
-    def keeps_original_answer(self) -> bool:
-        """Whether the client can get the reply of a provider of its own protocol as it is. The rounds of a search are
-        merged into one answer instead."""
-        return self.request.answer_format.keeps_original and self.search_tool_session is None
-
     @cached_property
     def planned_instructions_tokens(self) -> int:
         """The raw tokens of the instructions for planning: our count, and what the provider was seen to add to it."""
@@ -77,7 +71,7 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
             instructions_tokens=own_count,
             instructions=self.instructions_digest,
             boundary_seq=view.plan.boundary_seq,
-            has_provider_tools=may_run_provider_tools(self.request.protocol, self.request.raw_fields),
+            has_provider_tools=CLIENT_DIALECTS[self.request.protocol].may_run_provider_tools(self.request.raw_fields),
         )
 
 

@@ -128,8 +128,9 @@ def find_base_url_fault(url: str) -> str | None:
         return EXPECTED_ADDRESS
     if parts.fragment or path.endswith(("/chat/completions", "/completions")):
         return "expected the part before '/chat/completions', such as 'http://localhost:8080/v1'"
-    if path.endswith("/responses"):
-        return "expected the part before '/responses', such as 'http://localhost:8080/v1'"
+    for call_path in ("/responses", "/messages"):
+        if path.endswith(call_path):
+            return f"expected the part before {call_path!r}, such as 'http://localhost:8080/v1'"
     return None
 
 

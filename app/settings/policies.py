@@ -42,58 +42,56 @@ class Trigger(Section):
     """When a policy of kind `checkpoint` writes a checkpoint."""
 
     type: Literal["token_ratio", "remaining_tokens", "messages_to_refine"] | None = None
-    """`checkpoint`: when a checkpoint is written. `token_ratio`: at least the share `value` of the window is used.
-    `remaining_tokens`: at most `value` tokens of the window are left. `messages_to_refine`: at least `value` messages
-    overflow. Empty: whenever messages overflow."""
+    """`checkpoint`: when one is written. `token_ratio`: at least the share `value` of the window is used.
+    `remaining_tokens`: at most `value` tokens are left. `messages_to_refine`: at least `value` messages overflow.
+    Empty: whenever messages overflow."""
     value: Annotated[float, Field(gt=0)] | None = None
-    """The number for `trigger.type`: a share, a number of tokens, or a number of messages."""
+    """The number for `trigger.type`."""
 
 
 class ClearToolResults(Section):
     trigger_tokens: Tokens | None = None
-    """`clear_tool_results`: old tool results are cleared when the prompt has more tokens than this. Empty: never."""
+    """`clear_tool_results`: starts when the prompt has more tokens than this. Empty: never."""
     keep: Annotated[int, Field(ge=0)] = 3
-    """`clear_tool_results`: how many of the newest tool results are not cleared."""
+    """How many of the newest tool results are not cleared."""
     clear_at_least_tokens: Annotated[int, Field(ge=0)] = 0
-    """`clear_tool_results`: nothing is cleared if that would free fewer tokens than this."""
+    """Nothing is cleared if that would free fewer tokens."""
     exclude_tools: tuple[str, ...] = ()
-    """`clear_tool_results`: names of tools whose results are never cleared."""
+    """Names of tools whose results are never cleared."""
     inputs: bool = False
-    """`clear_tool_results`: `true` clears the arguments of the calls, too, if all results of their round are
-    cleared."""
+    """`true`: also clears the arguments of calls, if all results of their round are cleared."""
 
 
 class ClearReasoning(Section):
     keep_turns: Annotated[int, Field(ge=0)] | None = None
-    """`clear_reasoning`: reasoning is cleared from all turns except this many of the newest ones. Empty: never."""
+    """`clear_reasoning`: reasoning is cleared from all but so many of the newest turns. Empty: never."""
 
 
 class Summarizer(Section):
     enabled: bool = True
-    """`false`: no model is called for summaries. Views that are too long are trimmed instead."""
+    """`false`: no model is called for summaries; long views are trimmed instead."""
     model: str = SAME_MODEL
     """The model that writes summaries: `same` (the request's own model), or a name as in `models`."""
     fallbacks: tuple[str, ...] = ()
-    """Models that are called, in this order, if `summarizer.model` fails or is paused after failures."""
+    """Models that are called, in this order, if `summarizer.model` fails or is paused."""
     max_summary_tokens: Tokens | None = None
     """The longest summary. Empty: 4,096 tokens; for kind `checkpoint`, 2,048. [Further limits](policies.md#additive)
     always hold."""
     prompt: Instruction | None = None
-    """An instruction that replaces the built-in one: what a summary must keep in your domain. Folds always use the
-    built-in instruction."""
+    """An instruction that replaces the built-in one, except for folds: what a summary must keep in your domain."""
     update_prompt: Instruction | None = None
     """`checkpoint`: the instruction for every checkpoint after the first. Empty: `summarizer.prompt`, or the built-in
-    instruction."""
+    one."""
     form: Literal["auto", "conversation", "transcript"] = "auto"
-    """What the summary call sends. `auto`: the request's own model gets the messages of its last prompt and then the
-    instruction, so that the provider's prompt cache is used; other models get a fenced transcript. `transcript`: always
-    a transcript. `conversation`: the same as `auto`."""
+    """What the summary call sends. `auto`, `conversation`: the request's own model gets the messages of its last prompt
+    and then the instruction, so that the provider's prompt cache is used; other models get a fenced transcript.
+    `transcript`: always a transcript."""
     parameters: dict[str, Any] = Field(default_factory=dict)
-    """Further fields of the summary call, such as `temperature`. They cannot change the messages, the model, the tools
-    and the limits."""
+    """Further fields of the summary call, such as `temperature`; not the messages, the model, the tools and the
+    limits."""
     timeout_seconds: Seconds = 120.0
-    """How long a summary call may be silent: before its first byte, and between two pieces of its stream. Then the next
-    fallback is called."""
+    """How long a summary call may be silent, before its first byte and between two pieces. Then the next fallback is
+    called."""
 
 
 class Policy(Section):
@@ -103,23 +101,20 @@ class Policy(Section):
 
     # What every kind reads.
     kind: PolicyKind = "additive"
-    """How the view is built ([policies](policies.md)). Left out: the name of the policy if it is a kind, else
-    `additive`."""
+    """How the view is built ([policies](policies.md)). Left out: the policy's name if it is a kind, else `additive`."""
     stages: tuple[Stage, ...] | None = None
-    """The stages that shorten a view, in this order. Empty: the stages of the kind (listed below)."""
+    """The stages that shorten a view, in this order. Empty: those of the kind (below)."""
     reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Kept free, in addition to the room for the answer."""
     regrow_ratio: Share = 0.5
-    """While the model stays the same, verbatim text replaces a summary or a cut again only if the prompt then stays
-    below this share."""
+    """With the same model, verbatim text replaces a summary or a cut again only if the prompt then stays below this
+    share."""
     target_ratio: Share = 0.75
-    """How much a cut leaves, as a share of the limit that was passed (with `keep_last`: of `keep_turns` or
-    `keep_tokens`)."""
+    """How much a cut leaves, as a share of the limit that was passed."""
     step_ratio: Share = 0.25
-    """`drop_oldest`: whole rounds are dropped in steps. One step is this share of the limit."""
+    """`drop_oldest`: whole rounds are dropped in steps of this share of the limit."""
     recall: Recall | None = None
-    """How old messages come back ([recall](policies.md#recall)): `quote`, `tool`, or `off`. Empty: `quote` for kind
-    `additive`, `off` for the other kinds."""
+    """How old messages come back ([recall](policies.md#recall)). Empty: `quote` for kind `additive`, else `off`."""
     restore: Literal["none", "quotes"] = "quotes"
     """`quotes`: messages that the client left out of its history may be quoted, too. `none`: they are never quoted."""
     user_text_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.15
@@ -128,39 +123,37 @@ class Policy(Section):
 
     # When the kinds that call a model make summaries, and of what.
     threshold_ratio: Share = 0.7
-    """`additive`: compaction starts when the estimated prompt is above this share and above `token_floor`."""
+    """`additive`: compaction starts when the prompt is above this share and above `token_floor`."""
     token_floor: Annotated[int, Field(ge=0)] = 4096
-    """`additive`: the smallest threshold for compaction, in tokens, or the limit if it is smaller."""
+    """`additive`: the smallest threshold for compaction, in tokens, or the limit if that is smaller."""
     buffer_turns: Annotated[int, Field(ge=0)] = 4
     """`additive`: how many of the last turns a compaction leaves verbatim."""
     buffer_max_ratio: Share = 0.3
-    """The most that the last `buffer_turns` turns may take. `checkpoint`: the most that the turns after a checkpoint
-    may take."""
+    """The most that these turns may take. `checkpoint`: the most that the turns after a checkpoint may take."""
     fold_ratio: Share = 0.3
-    """`additive`: summaries that together take more than this share are folded into one."""
+    """`additive`: summaries that together take more are folded into one."""
     prepare_ratio: Annotated[float, Field(gt=0, le=1)] = 0.6
     """If the prompt is above this share and the next turn may cross the threshold, the next summary is written in the
-    background after an answer. `1`: never."""
+    background. `1`: never."""
     blocking: bool = False
-    """`false`: a turn above the threshold that fits is sent as it is, and its summary is written in the background.
-    `true`: it waits for the summary."""
+    """`true`: a turn above the threshold waits for its summary, also if it fits. `false`: the summary is written in the
+    background."""
     strategy: Literal["additive", "recursive"] = "additive"
-    """For kind `additive`. `additive`: each compaction adds a summary. `recursive`: each compaction rewrites one
-    rolling summary."""
+    """`additive`: each compaction adds a summary (`additive`), or rewrites one rolling summary (`recursive`)."""
 
     # For kind `checkpoint` and the stage of sliding windows.
     keep_turns: Annotated[int, Field(ge=0)] | None = None
-    """`checkpoint`: how many of the last turns stay verbatim after a checkpoint (empty: 2). `keep_last`: the most turns
-    that are shown (empty: all that fit)."""
+    """`checkpoint`: how many of the last turns stay verbatim (empty: 2). `keep_last`: the most turns that are shown
+    (empty: all that fit)."""
     keep_tokens: Tokens | None = None
-    """`keep_last`: the most tokens that messages may take, pins included (empty: all that fit)."""
+    """`keep_last`: the most tokens of messages, pins included (empty: all that fit)."""
     trigger: Trigger = Trigger()
 
     # For single stages; each docstring names its stage.
     position_pruning: bool = False
-    """`true`: stage `prune_by_position` does its work. `false`: it does nothing."""
+    """`true`: stage `prune_by_position` does its work."""
     summarize_after_turns: Annotated[int, Field(ge=0)] = 4
-    """`tell_old_rounds`: tool rounds that are at least this many turns old are replaced by one line per call."""
+    """`tell_old_rounds`: tool rounds at least so many turns old become one line per call."""
     clear_tool_results: ClearToolResults = ClearToolResults()
     clear_reasoning: ClearReasoning = ClearReasoning()
     summarizer: Summarizer = Summarizer()

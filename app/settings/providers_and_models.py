@@ -23,8 +23,7 @@ class Timeouts(Section):
     connect_seconds: Seconds = 5.0
     """The longest time to open a connection."""
     first_byte_seconds: Seconds = 600.0
-    """The longest time from the request to the first byte of the answer's body. An answer that is not streamed arrives
-    whole, so this also limits how long the model may take."""
+    """The longest time to the first byte of the answer's body; without streaming, for the whole answer."""
     between_bytes_seconds: Seconds = 300.0
     """The longest time between two pieces of an answer."""
     total_seconds: Seconds = 3600.0
@@ -37,53 +36,50 @@ class Quirks(Section):
     """
 
     merge_same_role: bool = False
-    """Merges neighbouring messages of one role, for servers that demand that roles alternate."""
+    """Merges neighbouring messages of one role."""
     developer_to_system: bool = False
     """Sends `developer` messages as `system` messages."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
-    """The field that the provider understands: `max_tokens` or `max_completion_tokens`. Empty: the field is sent as the
-    client wrote it."""
+    """The field that the provider understands. Empty: as the client wrote it."""
     strip_fields: tuple[str, ...] = ()
-    """Top-level fields of the request that are not sent."""
+    """Fields of the request that are not sent."""
     stream_usage: bool = True
     """Asks for the usage at the end of a stream. `false` for servers that refuse `stream_options`."""
     system_messages: Literal["keep", "first", "into_user"] = "keep"
     """`first`: merges all system and developer messages into one at the beginning (Qwen refuses them elsewhere).
     `into_user`: puts them at the beginning of the first user message, for models without a system role (Gemma 2)."""
     alternate_roles: bool = False
-    """Makes user and assistant messages alternate and puts a user message first, as the templates of Mistral and Gemma
-    demand. Neighbours of one role are merged, assistant messages without content left out, and missing messages
-    inserted: `Noted.` after a tool's result, `Begin.` at the beginning."""
+    """Makes user and assistant messages alternate, a user message first, as the templates of Mistral and Gemma demand:
+    neighbours of one role are merged, assistant messages without content left out, and missing messages inserted
+    (`Noted.` after a tool's result, `Begin.` at the beginning)."""
     reasoning: Literal["keep", "drop", "tool_loop", "tool_turns"] = "keep"
-    """Which reasoning of the client history is sent. `keep`: all that the client sends. `drop`: none. `tool_loop`: the
-    reasoning since the newest user message. `tool_turns`: the same, and the reasoning of every turn that called a
-    tool."""
+    """Which reasoning of the client history is sent: all (`keep`), none (`drop`), that since the newest user message
+    (`tool_loop`), or also that of every turn that called a tool (`tool_turns`)."""
     tool_call_ids: Literal["keep", "unique", "alnum9"] = "keep"
-    """`unique`: gives a new id to each tool call whose id is empty or was used before, and to its result. `alnum9`: the
+    """`unique`: gives a new id to each tool call, and its result, whose id is empty or was used before. `alnum9`: the
     same, with nine letters and digits, as Mistral demands."""
     tool_result_names: bool = False
     """Adds the tool's `name` to each tool result."""
     split_calls: bool = False
-    """Sends each tool call in a message of its own, followed by its result, for templates that take one call per
-    message (Llama 3.1)."""
+    """Sends each tool call in a message of its own, followed by its result (Llama 3.1)."""
     empty_content: Literal["keep", "text", "none"] = "keep"
-    """How the missing content of an assistant message is sent: as an empty string (`text`), as null (`none`), or as the
-    client wrote it (`keep`)."""
+    """How the missing content of an assistant message is sent: as an empty string (`text`), as null (`none`), or as it
+    came (`keep`)."""
     flatten_text: bool = False
     """Sends content that is a list of text parts as one string."""
     message_fields: tuple[str, ...] | None = None
-    """The only properties of messages that are sent, besides `role`, `content` and those that calls and results need.
+    """The only properties of messages that are sent, besides `role`, `content` and those of calls and results.
     `tool_calls.x` allows property `x` of each call. `null`: all."""
     strip_message_fields: tuple[str, ...] = ()
     """Properties of messages that are not sent, written as in `message_fields`."""
     drop_nulls: bool = False
     """Leaves out properties of messages that are `null` or empty, except the content."""
     restore_fields: tuple[str, ...] = ()
-    """Properties that clients drop from answers although the provider needs them back, such as `reasoning_content`
-    (DeepSeek) or `tool_calls.extra_content` (Gemini). They are restored from the stored answers, byte for byte."""
+    """Properties that clients drop although the provider needs them back, such as `reasoning_content` (DeepSeek) or
+    `tool_calls.extra_content` (Gemini): restored from the stored answers, byte for byte."""
     restore_scope: Literal["tool_loop", "tool_turns"] = "tool_loop"
-    """Where `restore_fields` are restored: since the newest user message (`tool_loop`), or also in every earlier turn
-    that called a tool (`tool_turns`)."""
+    """Where `restore_fields` are restored: since the newest user message, or also in every earlier turn that called a
+    tool (`tool_turns`)."""
 
     def merge_over(self, base: Quirks) -> Quirks:
         """Returns `base` with each quirk replaced that is set here. A quirk counts as set if the configuration names
@@ -93,32 +89,30 @@ class Quirks(Section):
 
 
 class Provider(Section):
-    protocol: Literal["openai", "responses"] = "openai"
-    """The protocol in which the provider's models are called. `openai`: Chat Completions. `responses`: the Responses
+    protocol: Literal["openai", "responses", "anthropic"] = "openai"
+    """The protocol of the provider's models: Chat Completions (`openai`), the Responses API, or Anthropic's Messages
     API."""
     base_url: str = ""
-    """The provider's address, without `/chat/completions` or `/responses`. A query (`?api-version=…`) is sent
-    with each call. Required."""
+    """The provider's address, without `/chat/completions`, `/responses` or `/messages`. A query (`?api-version=…`) is
+    sent with each call. Required."""
     api_key: KeyValue | None = None
-    """The key for calls to this provider. Empty: in mode `open` the client's own key is passed on if it is meant for
-    this provider ([whose key a provider gets](keys.md#whose-key-a-provider-gets)); in mode `keys` only a provider on
-    this machine or in a private network may have no key."""
+    """The key for calls to this provider. Empty: [whose key it gets](keys.md#whose-key-a-provider-gets)."""
     pass_client_key: bool = False
-    """For a provider without a key of its own, in mode `open`. `true`: every client's key is passed on to the provider,
-    also when the provider is only a fallback, writes a summary or lists its models."""
+    """In mode `open`, for a provider without a key: `true` passes every client's key on, also for fallbacks, summaries
+    and model lists."""
     auth_header: HeaderName = "authorization"
-    """The header that carries the key. `authorization` carries `Bearer <key>`; any other header carries the key alone
-    (`api-key` for Azure)."""
+    """The header that carries the key: `authorization` as `Bearer <key>`, any other the key alone (`api-key` for
+    Azure). With protocol `anthropic`, `authorization` stands for `x-api-key`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Further headers of each call."""
     proxy: SecretStr | None = None  # secret because it may carry a password
-    """The address of an HTTP proxy for calls to this provider, such as `http://proxy.internal:3128`
+    """An HTTP proxy for calls to this provider (`HTTPS_PROXY` is not read), such as `http://proxy.internal:3128`
     ([proxies](operations.md#proxies-and-certificates))."""
     ca_file: str | None = None
     """A PEM file of certificates that are trusted instead of the system's roots."""
     pass_through: tuple[str, ...] = ("embeddings", "moderations", "audio", "images")
-    """In mode `keys`: the paths below `/v1` that are [passed through](keys.md#passing-through) to this provider, each
-    with everything below it. `["*"]`: every path."""
+    """In mode `keys`: the paths below `/v1` that are [passed through](keys.md#passing-through), with everything below
+    them. `["*"]`: every path."""
     timeouts: Timeouts = Timeouts()
     quirks: Quirks = Quirks()
 
@@ -159,32 +153,31 @@ class Price(Section):
     """US dollars for a million tokens. None: the list price of a well-known model, if there is one."""
 
     input: Dollars | None = None
-    """US dollars for a million prompt tokens. Empty: the list price of a well-known model; the cost of any other model
-    is unknown."""
+    """US dollars for a million prompt tokens. Empty: the list price of a well-known model."""
     cached_input: Dollars | None = None
-    """US dollars for a million prompt tokens that the provider read from its cache. Empty: the same as `price.input`,
-    or the list price."""
+    """US dollars for a million prompt tokens from the provider's cache. Empty: as `price.input`, or the list price."""
+    cache_write: Dollars | None = None
+    """US dollars for a million prompt tokens that go to the provider's cache. Empty: as `price.input`, or the list
+    price."""
     output: Dollars | None = None
     """US dollars for a million tokens of answers."""
 
 
 class Deployment(Section):
     provider: str = ""
-    """The provider that serves the model. Required, unless each entry of `deployments` names one."""
+    """The provider that serves the model. Required, unless each of `deployments` names one."""
     model: str | None = None
-    """The provider's name for the model, if it is a different one. The entry is then an alias."""
+    """The provider's name for the model, if it is another one."""
     context_window: Tokens | None = None
-    """The context window: tokens of prompt and answer together. May be smaller than the model's own. Empty: the first
-    known of the provider's model list, the limit in the provider's overflow errors, a registry of known models, and
-    `window_default`."""
+    """Tokens of prompt and answer together; may be smaller than the model's own. Empty: the first known of the
+    provider's model list, the limit in its overflow errors, a registry of known models, and `window_default`."""
     max_output_tokens: Tokens | None = None
     """The longest answer that the model gives."""
     encoding: Encoding | None = None
     """The tokenizer that counts the model's tokens. Empty: chosen by the model's name."""
     price: Price = Price()
     quirks: Quirks = Quirks()
-    """The quirks of this model, named as in `providers.<name>.quirks`. They win over the provider's; a deployment's win
-    over both."""
+    """As `providers.<name>.quirks`. They win over the provider's; a deployment's win over both."""
 
 
 class Model(Deployment):
@@ -193,13 +186,12 @@ class Model(Deployment):
     """
 
     policy: str | None = None
-    """The policy for requests that ask for this model and name no policy. Empty: the policy of the entry `"*"`, else
-    `policy`."""
+    """The policy of requests for this model. Empty: that of the entry `"*"`, else `policy`."""
     fallbacks: tuple[str, ...] = ()
-    """Models that are called, in this order, if no deployment of this model can answer."""
+    """Models that are called, in this order, if no deployment can answer."""
     deployments: tuple[Deployment, ...] = ()
-    """Several deployments of the same model, tried in order. A field that a deployment leaves out is taken from the
-    entry (`price` as a whole)."""
+    """Several deployments of the model, tried in order. Fields that one leaves out are the entry's (`price` as a
+    whole)."""
 
     def expand_deployments(self) -> tuple[Deployment, ...]:
         """Returns the deployments in order. A field that a deployment leaves out is taken from the entry."""
@@ -214,13 +206,12 @@ def _apply_deployment_defaults(deployment: Deployment, defaults: Deployment) -> 
 
 class Retries(Section):
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    """How often one deployment is called, the first call included, before the next deployment or fallback is called."""
+    """How often one deployment is called in all, before the next deployment or fallback."""
     base_seconds: Seconds = 0.5
     """The pause before the second call. It doubles before each further call, with jitter."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5
-    """How many failures in a row open the circuit breaker of a deployment, which is then not called for
-    `breaker_seconds`. Failures of one prompt alone never open it. Those of one tenant pause only that tenant's calls;
-    those of several tenants pause all."""
+    """How many failures in a row open the circuit breaker of a deployment, which is then not called. Failures of one
+    prompt alone never open it; those of one tenant pause only that tenant's calls."""
     breaker_seconds: Seconds = 30.0
     """The first pause of a circuit breaker. Each further failure doubles it."""
     breaker_max_seconds: Seconds = 600.0

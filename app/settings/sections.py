@@ -77,11 +77,11 @@ class Rate(Section):
     """How much of something is allowed in a minute. 0: no limit."""
 
     key: NonNegativeInt = 0
-    """The most in any 60 seconds for each API key of the gateway that has no limit of its own. `0`: no limit."""
+    """The most in any 60 seconds for each key without a limit of its own. `0`: no limit."""
     tenant: NonNegativeInt = 0
-    """The most in any 60 seconds for each tenant, its end users together. `0`: no limit."""
+    """The same for each tenant, its end users together."""
     all: NonNegativeInt = 0
-    """The most in any 60 seconds for all callers together. `0`: no limit."""
+    """The same for all callers together."""
 
 
 class Limits(Section):
@@ -91,49 +91,46 @@ class Limits(Section):
     max_concurrent_requests: NonNegativeInt = 2000
     """How many requests that call a model may run at once. `0`: no limit."""
     max_concurrent_per_tenant: NonNegativeInt = 1000
-    """How many of these requests one tenant may have running. `0`: no limit for one tenant; when all slots are taken,
-    tenants still take turns."""
+    """How many of these requests one tenant may have running. `0`: no limit; tenants still take turns."""
     max_waiting: NonNegativeInt = 1000
-    """How many requests may wait for a slot, of all tenants together. `0`: without a free slot a request is refused at
-    once."""
+    """How many requests may wait for a slot. `0`: without a free slot a request is refused at once."""
     max_wait_seconds: Seconds = 20.0
     """How long a request waits for a slot before it is refused."""
     max_concurrent_body_bytes: NonNegativeInt = 268_435_456
-    """The most bytes that the bodies of all requests in flight may have together; one tenant's at most half of them.
-    Requests with more are answered with 503. `0`: no limit."""
+    """The most bytes that the bodies of all requests in flight may have together (one tenant's: half), else 503. `0`:
+    no limit."""
     max_connections: NonNegativeInt = 10_000
-    """How many connections may be open. Further ones are answered with 503 and closed. `0`: no limit."""
+    """How many connections may be open. Further ones get 503. `0`: no limit."""
     slow_client_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
-    """How long a client may take to send a request's head, may pause while it sends the body, and may leave an answer
-    unread. Then the connection is closed. `0`: no limit."""
+    """How long a client may take to send a request's head, pause within the body, or leave an answer unread, before its
+    connection is closed. `0`: no limit."""
     min_bytes_per_second: NonNegativeInt = 500
-    """A client that sends or reads fewer bytes per second than this counts as paused."""
+    """A client that sends or reads fewer bytes per second counts as paused."""
     max_messages: Annotated[int, Field(gt=0)] = 20_000
-    """The most messages of a chat completion. Requests with more are answered with 400. 20,000 new ones take about ten
-    seconds of processor time if they must be summarized for a small window."""
+    """The most messages of a request, else 400. Summarizing 20,000 new ones for a small window takes about ten seconds
+    of processor time."""
     max_tools: Annotated[int, Field(gt=0)] = 1000
-    """The most tools of a chat completion. Requests with more are answered with 400."""
+    """The most tools of a request, else 400."""
     requests_per_minute: Rate = Rate()
     tokens_per_minute: Rate = Rate()
     assumed_answer_tokens: Tokens = 4096
-    """For budgets and rates: how long the answer to a request without a limit of its own may become. A longer answer is
-    not cut off."""
+    """For budgets and rates: the answer's tokens if a request sets no limit. A longer answer is not cut off."""
 
 
 class Server(Section):
     host: str = "127.0.0.1"
-    """The address to listen on. `0.0.0.0` listens on every interface; protect the port against strangers then."""
+    """The address to listen on; `0.0.0.0`: every interface. Protect the port against strangers then."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
     """The port to listen on. `0`: a free port, which the start line names."""
     body_limit_bytes: Annotated[int, Field(gt=0)] = 67_108_864
-    """The most bytes of a request's body. Larger requests are answered with 413."""
+    """The most bytes of a request's body, else 413."""
     workers: Annotated[int, Field(ge=1)] = 1
-    """How many processes serve requests. More than one process needs a database that they share; use PostgreSQL."""
+    """How many processes serve requests. Several need a database that they share: PostgreSQL."""
     drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """How long running answers may go on after SIGTERM."""
     leave_seconds: Annotated[float, Field(ge=0, le=600)] = 0.0
-    """How long all requests are still answered after SIGTERM, before the drain, while `/readyz` answers 503: the time
-    that load balancers need to notice ([stopping](operations.md#stopping))."""
+    """How long requests are still answered after SIGTERM, before the drain, while `/readyz` answers 503
+    ([stopping](operations.md#stopping))."""
     console: bool = True
     """`true`: the console is served at `/console`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -144,21 +141,20 @@ class Server(Section):
 
 class Database(Section):
     url: SecretStr = SecretStr("sqlite+aiosqlite:///data/concertina.db")  # may carry a password: show `location`
-    """The database: an SQLite file (three slashes: relative to the working directory, four: absolute),
+    """An SQLite file (three slashes: relative to the working directory, four: absolute),
     `postgresql+asyncpg://user:password@host:5432/name`, or `memory://`, which loses everything when the process
     ends."""
     synchronous: Literal["normal", "full"] = "normal"
-    """For SQLite only. `normal`: committed turns survive a crash of the process. `full`: they survive a power cut,
-    too."""
+    """SQLite: committed turns survive a crash of the process (`normal`), or a power cut, too (`full`)."""
     timeout_seconds: Seconds = 5.0
     """How long a statement or a connection may take before the store counts as unavailable."""
     auto_migrate: bool = True
-    """`true`: an older schema is migrated at start, by one process at a time. `false`: with an older schema the start
-    is refused until `concertina migrate` has run."""
+    """`true`: an older schema is migrated at start. `false`: the start is refused until `concertina migrate` has
+    run."""
     pool_size: Annotated[int, Field(ge=1)] = 10
     """How many connections each process opens to PostgreSQL."""
     statement_cache_size: Annotated[int, Field(ge=0)] = 256
-    """How many prepared statements each connection to PostgreSQL keeps. Set `0` behind a transaction pooler such as
+    """How many prepared statements each connection to PostgreSQL keeps. `0` behind a transaction pooler such as
     PgBouncer."""
 
     @property
@@ -177,33 +173,32 @@ class Database(Section):
 
 class Auth(Section):
     mode: Literal["open", "keys"] = "open"
-    """`open`: every client that reaches the port is served. `keys`: only clients with a key of the gateway are served
+    """`open`: everyone who reaches the port is served. `keys`: only clients with a key of the gateway
     ([keys](keys.md))."""
     pepper: SecretStr | None = None
-    """A secret of at least 16 characters, part of the digests that identify tenants. Left out: one is generated at the
-    first start and stored in the database. Do not change it ([why](keys.md#the-pepper))."""
+    """A secret of at least 16 characters in the digests that identify tenants. Left out: one is made at the first start
+    and stored in the database. Do not change it ([why](keys.md#the-pepper))."""
     allowed_hosts: tuple[HostName, ...] = ()
-    """The host names of the gateway, without ports. A request with another name in `Host` is answered with 403. Left
-    out: mode `open` serves only addresses and names that nobody can register in public DNS
-    ([rules](threat-model.md#a-browser-on-the-same-machine)); mode `keys` serves every name. `["*"]`: every name."""
+    """The host names of the gateway, without ports; other names in `Host` get 403. Left out: mode `open` serves only
+    addresses and names that nobody can register ([rules](threat-model.md#a-browser-on-the-same-machine)), mode `keys`
+    every name. `["*"]`: every name."""
     operator_token: SecretStr | None = None
-    """A secret of at least 32 characters that gives every right for every tenant, in both modes; `none`: there is no
-    such secret. Left out: if `server.host` is a loopback address, each start makes a token
-    ([operators](keys.md#operators))."""
+    """A secret of at least 32 characters that gives every right for every tenant, in both modes; `none`: there is none.
+    Left out: on a loopback address each start makes one ([operators](keys.md#operators))."""
     cache_seconds: Annotated[float, Field(ge=0, le=3600)] = 5.0
-    """How long a process trusts a key before it reads the key from the database again."""
+    """How long a process trusts a key before it reads it from the database again."""
     end_users: bool = False
     """`true`: each [end user](keys.md#end-users-of-one-application) of an application is a tenant."""
     end_user_header: HeaderName = "X-End-User-Id"
-    """The header that names the end user if `auth.end_users` is `true`."""
+    """The header that names the end user."""
 
 
 class Encryption(Section):
     keys: dict[Name, EncryptionKey] = Field(default_factory=dict)
-    """Encryption keys by name (letters, digits, `.`, `_` and `-`). Each key has 32 bytes, in base64 or hex. Take keys
-    from the environment: `{k2026: "${CONCERTINA_KEY_2026}"}`. All keys are used to decrypt."""
+    """Keys by name, each with 32 bytes in base64 or hex: `{k2026: "${CONCERTINA_KEY_2026}"}`. All are used to
+    decrypt."""
     active: Name | None = None
-    """The name of the key that encrypts new data. `null`: new data is stored as plain text."""
+    """The name of the key that encrypts new data. `null`: none is encrypted."""
 
     @property
     def key_bytes(self) -> dict[str, bytes]:
@@ -213,58 +208,54 @@ class Encryption(Section):
 
 class Retention(Section):
     days: Annotated[int, Field(gt=0)] | None = None
-    """Conversations without activity for more days than this are erased ([retention](privacy.md#retention)). `null`:
-    conversations are not erased by age."""
+    """Conversations that rest for more days are erased ([retention](privacy.md#retention)). `null`: never."""
     context_hours: Annotated[int, Field(gt=0, le=8_760)] = 24
-    """Conversations of responses with `store: false`, which are kept for continuing only, are erased after this many
-    hours without activity."""
+    """Conversations of responses with `store: false`, which are kept for continuing only, are erased after so many
+    hours of rest."""
     sweep_seconds: Seconds = 3600.0
-    """The time between two searches for old conversations. One process at a time searches."""
+    """The time between two searches for old conversations."""
 
 
 class Privacy(Section):
     store_false: Literal["context", "nothing"] = "context"
-    """What is kept of a response with `store: false`. `context`: its turn, for continuing the conversation only.
-    `nothing`: nothing."""
+    """What is kept of a response with `store: false`: its turn, for continuing the conversation only (`context`), or
+    `nothing`."""
 
 
 class Traces(Section):
     """Where OpenTelemetry traces go, and how many of them."""
 
     endpoint: str | None = None
-    """The address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://localhost:4318`. `null` or
-    empty: no traces. Needs the extra `otel`."""
+    """The address of a collector that takes OTLP over HTTP. `null` or empty: no traces. Needs the extra `otel`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Headers of each export, such as the collector's key."""
     service_name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = "concertina"
     """The service name of the spans (`service.name`)."""
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """The share of requests that are traced. For a request with a `traceparent`, the client's decision counts."""
+    """The share of requests that are traced; with a `traceparent`, the client's decision counts."""
 
 
 class Telemetry(Section):
     """Metrics, the console's overview, log lines and traces."""
 
     metrics: bool = True
-    """`true`: the gateway counts events and answers `GET /metrics`. `false`: it counts nothing and has no overview."""
+    """`false`: nothing is counted, and there is no `/metrics` and no overview."""
     metrics_token: HeaderValue | None = None
-    """A secret that a request for `/metrics` must send as `Authorization: Bearer`. Left out: everyone who reaches the
-    port can read the metrics."""
+    """A secret that a request for `/metrics` must send as `Authorization: Bearer`. Left out: everyone can read the
+    metrics."""
     recent_requests: Annotated[int, Field(ge=0, le=100_000)] = 1000
-    """How many requests to a model are kept for `GET /v1/admin/requests`, of all workers together, without content.
-    `0`: none."""
+    """How many requests to a model are kept for `GET /v1/admin/requests`, without content. `0`: none."""
     request_log: bool = True
-    """`true`: each request writes one log line at its end. Requests for `/healthz`, `/readyz` and `/metrics` write a
-    line only if they fail."""
+    """Each request writes one log line at its end; those for `/healthz`, `/readyz` and `/metrics` only if they fail."""
     traces: Traces = Traces()
 
 
 class Compaction(Section):
     lease_seconds: Seconds = 30.0
-    """How long a process holds the lease of a conversation without renewing it. If the process dies, other processes
-    wait at most this long."""
+    """How long a process holds the lease of a conversation without renewing it. If the process dies, others wait at
+    most this long."""
     wait_seconds: Seconds = 300.0
-    """How long a request waits for another request of the same conversation before it is answered with 409."""
+    """How long a request waits for another request of the same conversation before it gets 409."""
 
 
 class Settings(Section):
@@ -282,15 +273,14 @@ class Settings(Section):
     models: dict[str, Model] = Field(default_factory=dict)
     retries: Retries = Retries()
     policy: str = "additive"
-    """The policy of a request if neither the request, nor the caller's key, nor the model's entry names one."""
+    """The policy of requests if nothing else [names one](policies.md)."""
     policies: dict[Name, Policy] = Field(default_factory=build_default_policies)
     compaction: Compaction = Compaction()
     degraded_mode: Literal["serve", "refuse"] = "serve"
-    """What happens to a request that carries its whole history while the database is unavailable. `serve`: it is
-    answered without the database. `refuse`: it is answered with 503, as all others."""
+    """While the database is unavailable, a request that carries its whole history is answered without it (`serve`), or
+    gets 503 (`refuse`)."""
     window_default: Tokens = 8192
-    """The context window of a model whose window is not known. Too small a number causes an early summary, too large a
-    one a refused request."""
+    """The context window of a model whose window is not known."""
 
     _origins: dict[tuple[str | int, ...], SettingOrigin] = PrivateAttr(default_factory=dict)
     _named_file: str | None = PrivateAttr(default=None)

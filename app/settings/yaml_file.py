@@ -94,10 +94,11 @@ class _YamlFileReader:
             elif root is not None and root.tag != _NULL_TAG:
                 self._add_fault((), "expected sections such as 'server:' at the top", root)
         except yaml.MarkedYAMLError as error:
-            line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-            self._source.faults.append(
-                ConfigurationFault((), f"not valid YAML: {error.problem}", f"{self._file_name}{line}")
-            )
+            mark, problem = error.problem_mark, f"not valid YAML: {error.problem}"
+            if mark and text[mark.index : mark.index + 1] == "\t":
+                problem = "a tab where YAML needs spaces"
+            line = f":{mark.line + 1}" if mark else ""
+            self._source.faults.append(ConfigurationFault((), problem, f"{self._file_name}{line}"))
         # Errors of the reader, such as a control character, have no mark and thus no line.
         except yaml.YAMLError as error:
             self._source.faults.append(ConfigurationFault((), f"not valid YAML: {error}", self._file_name))

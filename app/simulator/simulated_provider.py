@@ -38,8 +38,6 @@ class SimulatedProvider:
 class SimulatedReply:
     """Implements `upstream.provider_contract.UpstreamReply`. Sets the times of the call, if there are any."""
 
-    original_body: bytes | None = None
-
     def __init__(self, response: SimulatorResponse, times: CallTimes | None = None) -> None:
         self._times = times or CallTimes(started_at=0.0)
         self.status = response.status

@@ -12,7 +12,11 @@ from typing import Any
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.dialects.messages.errors import build_error_body
 from app.errors import GatewayError, InvalidRequest, NotFound
+from app.simulator.messages_checks import PromptCache, check_messages_request
+from app.simulator.messages_encoding import build_message, encode_message_events
+from app.simulator.messages_requests import think, translate_request
 from app.simulator.openai_encoding import encode_completion, encode_stream_events
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions, parse_faults_from_name
 from app.simulator.request_checks import LISTED_MODELS, parse_window_from_name
@@ -21,6 +25,8 @@ from app.simulator.simulated_model import SimulatedAnswer, SimulatorTokenCounter
 THREAD_BODY_BYTES = 65_536
 """Larger requests are counted and answered in a thread."""
 MODELS_CREATED_AT = 1_767_225_600
+MESSAGES_PATH = "/messages"
+CALL_PATHS = ("/chat/completions", MESSAGES_PATH)
 JSON_HEADERS = {"content-type": "application/json"}
 STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 INVALID_JSON = b'{"id": "chatcmpl-broken", "choices": [{"mess'
@@ -58,6 +64,8 @@ class Simulator:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     recorded_requests: deque[dict[str, Any]] = field(init=False)
     _request_counts: Tally[str] = field(init=False, default_factory=Tally)
+    _caches: dict[str, PromptCache] = field(init=False, default_factory=dict)
+    """The simulated prompt cache of each model."""
 
     def __post_init__(self) -> None:
         self.recorded_requests = deque(maxlen=self.options.max_recorded_requests)
@@ -74,12 +82,16 @@ class Simulator:
         try:
             if (method, path) == ("GET", "/models"):
                 return make_json_response(200, {"object": "list", "data": self.list_models()})
-            if (method, path) != ("POST", "/chat/completions"):
+            if method != "POST" or path not in CALL_PATHS:
                 raise NotFound(f"The simulated model does not know {method} {path!r}.")
             fields = _parse_request_body(body)
             self.recorded_requests.append({"path": path, "headers": dict(headers), "body": fields})
-            return await self._answer_chat(fields, len(body))
+            return await self._answer_call(fields, len(body), speaks_messages=path == MESSAGES_PATH)
         except GatewayError as error:
+            if path == MESSAGES_PATH:
+                return SimulatorResponse(
+                    error.status, JSON_HEADERS, _stream_whole_body(build_error_body(error, ""), SimulatedFaults())
+                )
             return make_json_response(error.status, error.build_body())
 
     def list_models(self) -> list[dict[str, Any]]:
@@ -90,10 +102,14 @@ class Simulator:
             {"id": name, **facts, "context_window": window, "max_model_len": window} for name, window in windows.items()
         ]
 
-    async def _answer_chat(self, body: dict[str, Any], body_bytes: int) -> SimulatorResponse:
-        model = body.get("model")
+    async def _answer_call(self, given: dict[str, Any], body_bytes: int, *, speaks_messages: bool) -> SimulatorResponse:
+        model = given.get("model")
         if not isinstance(model, str) or not model:
             raise InvalidRequest("you must provide a model parameter", param="model")
+        body = given
+        if speaks_messages:
+            check_messages_request(given)
+            body = translate_request(given)
         window, counter = parse_window_from_name(model, self.options.default_window), self.counter_for(model)
         if body_bytes > THREAD_BODY_BYTES:
             answer = await asyncio.to_thread(answer_request, body, window=window, counter=counter)
@@ -111,6 +127,8 @@ class Simulator:
         await self._pause(self.options.first_token_seconds + self.options.summary_seconds * answer.is_summary)
         envelope = {"id": f"chatcmpl-{self.new_id()}", "created": int(self.clock()), "model": model}
         headers = {"x-request-id": f"req_{self.new_id()}", "openai-processing-ms": "1"}
+        if speaks_messages:
+            return await self._send_message(given, answer, faults)
         if body.get("stream"):
             include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
             pieces = encode_stream_events(answer, envelope, include_usage=include_usage)
@@ -118,6 +136,25 @@ class Simulator:
         await self._pause(self.options.seconds_per_token * answer.completion_tokens)
         whole_body = _stream_whole_body(encode_completion(answer, envelope), faults)
         return SimulatorResponse(200, {**JSON_HEADERS, **headers}, whole_body)
+
+    async def _send_message(
+        self, request: Mapping[str, Any], answer: SimulatedAnswer, faults: SimulatedFaults
+    ) -> SimulatorResponse:
+        model = request["model"]
+        cache = self._caches.setdefault(model, PromptCache(self.counter_for(model).count))
+        message = build_message(
+            answer,
+            message_id=f"msg_{self.new_id()}",
+            model=model,
+            usage=cache.read_and_write(request, answer.prompt_tokens),
+            thinking=think(request),
+        )
+        headers = {"request-id": f"req_{self.new_id()}"}
+        if request.get("stream"):
+            pieces = self._stream_with_faults(encode_message_events(message), faults)
+            return SimulatorResponse(200, {**STREAM_HEADERS, **headers}, pieces)
+        await self._pause(self.options.seconds_per_token * answer.completion_tokens)
+        return SimulatorResponse(200, {**JSON_HEADERS, **headers}, _stream_whole_body(orjson.dumps(message), faults))
 
     def _choose_faults(self, model: str, answer: SimulatedAnswer) -> SimulatedFaults:
         """Returns the faults for this request. Each name of a model has its own count of requests."""

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from app.conversation.api_keys import extract_application_tenant
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.errors import StoreUnavailable
 from app.observability.background_loops import BackgroundLoop
 from app.observability.metric_families import UNWRITTEN_USAGE

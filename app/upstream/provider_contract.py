@@ -1,5 +1,5 @@
-"""The contract of providers: what they are asked and what they answer. Requests are in the form of the provider's
-protocol, answers in that of Chat Completions.
+"""The contract of providers: what they are asked and what they answer. Both are in the form of the provider's
+protocol.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ class ConnectionDropped(UpstreamUnavailable):
     """
 
 
-ProviderProtocol = Literal["openai", "responses"]
-"""The protocol of a provider's answers to a model call: Chat Completions, or the Responses API."""
-CALL_PATHS: Final[Mapping[ProviderProtocol, str]] = {"openai": "/chat/completions", "responses": "/responses"}
+ProviderProtocol = Literal["openai", "responses", "anthropic"]
+"""The protocol of a provider's answers to a model call: Chat Completions, the Responses API, or the Messages API."""
+CALL_PATHS: Final[dict[str, str]] = {
+    "openai": "/chat/completions",
+    "responses": "/responses",
+    "anthropic": "/messages",
+}
 """The path of a model call, below the provider's base URL."""
 
 
@@ -60,9 +64,6 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     times: CallTimes | None = None
     answer_limit_bytes: int = ANSWER_LIMIT_BYTES
     """A longer answer is cut off, and its call fails."""
-    keeps_original: bool = False
-    """Whether an answer that is translated brings the provider's own form, too: as `UpstreamReply.original_body`, or in
-    a stream as an event named `original` before each translated chunk."""
 
 
 ClientKeyRule = Literal["never", "if_meant", "always"]
@@ -112,10 +113,6 @@ class UpstreamReply(Protocol):
     status: int
     headers: Mapping[str, str]
     """Lower-case names."""
-
-    @property
-    def original_body(self) -> bytes | None:
-        """The body as the provider sent it, if the request keeps originals and `read` has returned a translation."""
 
     async def read(self) -> bytes:
         """Returns the whole body, decoded from any content encoding.
@@ -235,6 +232,19 @@ class TokenPrice(msgspec.Struct, frozen=True):
     cached_input: float | None = None
     """None: cached tokens cost the same as others."""
     output: float | None = None
+    cache_write: float | None = None
+    """Of tokens that are written to the provider's cache; None: the same as others."""
+    long_cache_write: float | None = None
+    """Likewise, where the cache keeps them for the longer of two lifetimes; None: as `cache_write`."""
+    long_prompts: LongPromptPrice | None = None
+    """What a call costs whose prompt is longer than a limit; None: the same."""
+
+
+class LongPromptPrice(msgspec.Struct, frozen=True):
+    """The price of all tokens of a call whose prompt has more than `above_tokens` tokens."""
+
+    above_tokens: int
+    price: TokenPrice
 
 
 UNKNOWN_PRICE: Final = TokenPrice()

@@ -125,6 +125,7 @@ HEADERS: dict[str, tuple[dict[str, bytes], str]] = {
     "policy": ({"x-context-policy": b"none"}, "context.policy"),
     "policy not ASCII": ({"x-context-policy": b"\xff"}, "context.policy"),
     "compressed body": ({"content-encoding": b"gzip"}, ""),
+    "unknown compression": ({"content-encoding": b"snappy"}, ""),
 }
 
 

@@ -43,6 +43,18 @@ async def test_models_are_merged_with_their_windows() -> None:
     assert {model["id"]: model["context_window"] for model in listed["data"]} == {"alias": 4242, "upstream-model": 9000}
     assert all(model.keys() >= {"id", "object", "created", "owned_by"} for model in listed["data"])
     assert one == next(model for model in listed["data"] if model["id"] == "alias")
+    names = ("context_window", "context_length", "max_model_len", "max_input_tokens")
+    assert [one[name] for name in names] == [4242] * 4, "clients read one of these"
+
+
+async def test_a_model_that_only_a_pattern_covers_is_described() -> None:
+    async with world(ScriptedUpstream(), models={"*": {"provider": "upstream"}}) as w:
+        known = (await w.client.get(f"{w.base_url}/models/gpt-4o")).json()
+        unknown = (await w.client.get(f"{w.base_url}/models/some/model-of-nobody")).json()
+    assert (known["id"], known["object"], known["context_window"]) == ("gpt-4o", "model", 128_000)
+    assert unknown["context_window"] == 8192
+    async with world(ScriptedUpstream(), models={"m": {"provider": "upstream"}}) as w:
+        assert (await w.client.get(f"{w.base_url}/models/gpt-4o")).status_code == 404
 
 
 async def test_models_are_listed_while_a_provider_is_down() -> None:
@@ -178,7 +190,7 @@ async def test_a_head_and_a_length_pass_through() -> None:
     assert own.status_code == 405
 
 
-@pytest.mark.parametrize("path", ["completions", "messages", "engines/m/completions", "threads/runs", "threads/t/runs"])
+@pytest.mark.parametrize("path", ["completions", "engines/m/completions", "threads/runs", "threads/t/runs"])
 async def test_a_conversation_that_is_passed_through_is_said_to_be_bypassed(path: str) -> None:
     upstream = ScriptedUpstream(
         completion(), Reply(pieces=[b"data: {}\n\n"]), Reply({"error": {}}, 400), Reply({}, 307)

@@ -151,7 +151,7 @@ def test_model_calls_are_described_with_their_bodies_and_headers(
 async def test_the_samples_of_code_for_python_run() -> None:
     descriptions = [operation.get("description", "") for operation in read_operations().values()]
     samples = [code for text in descriptions for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
-    assert len(samples) == 2
+    assert len(samples) == 3
     async with serving(application()) as address:
         for sample in samples:
             code = sample.replace("http://127.0.0.1:8000", address)

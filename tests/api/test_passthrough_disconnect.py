@@ -54,7 +54,8 @@ async def test_a_client_that_leaves_in_a_stream_ends_the_call() -> None:
     async with world(upstream, limits={"max_concurrent_requests": 1}) as w:
         body = {"model": "m", "stream": True}
         async with w.client.stream("POST", f"{w.base_url}/completions", json=body) as answer:
-            await anext(answer.aiter_lines())
+            lines = answer.aiter_lines()  # kept: the stream is closed when its reader is collected
+            await anext(lines)
             await become(w, 1, 0)
         await gone(w, upstream)
 

@@ -18,7 +18,6 @@ OUTSIDE = [
     ("POST", "/batches"),
     ("GET", "/organization/admin_api_keys"),
     ("POST", "/realtime/client_secrets"),
-    ("POST", "/messages"),
     ("POST", "/completions"),
     ("POST", "/deployments/m/chat/completions"),
     ("PUT", "/embeddingsx"),

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from tests.live import ScriptedUpstream
 from tests.support.gateway import World, answering, user, world
 from tests.support.responses_turns import ResponsesTurns, function_call, items, output, said, said_by

@@ -19,7 +19,7 @@ from app.assembly.dependencies import Dependencies, utc_now
 from app.context.count.token_counter import TokenCounter
 from app.conversation.conversation_types import Conversation, Summary
 from app.conversation.item import Item
-from app.dialects.chat.message import decode_body
+from app.dialects.body.message import decode_body
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.store import Store
 from app.store.store_factory import create_store

@@ -22,7 +22,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from app.dialects.chat.message_edits import truncate_content
+from app.dialects.body.message_edits import truncate_content
 from tests.benchmarks.quality.late_use import instructions_tokens
 from tests.benchmarks.quality.model import ScriptedModel
 from tests.benchmarks.quality.recordings import FOLDER, Message, Run, runs

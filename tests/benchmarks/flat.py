@@ -28,7 +28,7 @@ from rich.table import Table
 
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversation.identity import LinkPosition, compute_links_after_messages, compute_start_position
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.store.contract.conversations import ConversationQuery, LogAppend
 from app.store.contract.store import Store
 from app.store.store_factory import create_store

@@ -42,11 +42,10 @@ from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Summary
 from app.conversation.identity import compute_links_after_messages, compute_prefix_digests, compute_start_position
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import DONE_DATA
-from app.dialects.chat.usage import TokenUsage
-from app.dialects.sse import SseDecoder
+from app.dialects.body.message import ChatMessage
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.sse import DONE_DATA, SseDecoder
+from app.dialects.usage import TokenUsage
 from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.recent_requests import EndedRequest, RecentRequests
@@ -200,7 +199,7 @@ def reading() -> Iterator[Case]:
     whole = b"".join(frames)
 
     def read(pieces: Sequence[bytes], *, collects: bool) -> object:
-        decoder, collector = SseDecoder(), StreamCollector()
+        decoder, collector = SseDecoder(), ChatStreamDecoder()
         for piece in pieces:
             for event in decoder.feed(piece):
                 if collects and event.data is not None and event.data != DONE_DATA:
@@ -257,7 +256,7 @@ def telling() -> Iterator[Case | Known]:
         run = partial(lambda one: asyncio.run(ask(one)), asked)
         yield Case("telling", f"an operation of a store, {name}", "operation", OPERATIONS, run)
     application = FastAPI()
-    application.router.routes.insert(0, build_model_call_routes(_stream, _stream)[0])
+    application.router.routes.insert(0, build_model_call_routes(_stream, _stream, _stream)[0])
     application.add_middleware(HeaderCheckMiddleware, hosts=HostRules())
     watched = RequestTelemetry(application, metrics, Tracing(), seconds=time.monotonic, logs_requests=False)
     scope = {"type": "http", "method": "POST", "path": CHAT_PATH, "headers": []}

@@ -64,7 +64,6 @@ class _Answer:
     """Implements `upstream.provider_contract.Reply`."""
 
     status = 200
-    original_body: bytes | None = None
 
     def __init__(self, call: UpstreamRequest) -> None:
         self._times = call.times

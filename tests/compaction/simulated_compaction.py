@@ -22,7 +22,7 @@ from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import LogMessage, Summary
 from app.conversation.identity import compute_links_after_messages, compute_start_position
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.errors import ConversationBusy, StoreUnavailable
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
@@ -238,7 +238,6 @@ class ScriptedReply:
     status: int
     body: Body
     headers: Mapping[str, str] = field(default_factory=dict)
-    original_body: bytes | None = None
 
     async def read(self) -> bytes:
         return orjson.dumps(self.body)

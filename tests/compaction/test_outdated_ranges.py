@@ -17,7 +17,7 @@ from app.compaction.compactor import Compactor
 from app.compaction.summary_maker import DELETED_PARTS, SummaryMaker
 from app.context.plan.outline import SummaryRange
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.leases import LeaseKeeper
 from tests.compaction.simulated_compaction import COUNT, NOW, TENANT, Scene, job_for, log_of, rewrite, talk

@@ -17,7 +17,7 @@ def console_of(gateway: Locked, place: str = "") -> str:
 
 
 async def sign_in(page: Page, secret: str) -> None:
-    await page.get_by_label("API key").fill(secret)
+    await page.get_by_label("API key or operator’s token").fill(secret)
     await page.get_by_role("button", name="Look with this key").click()
 
 

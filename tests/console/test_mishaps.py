@@ -37,7 +37,7 @@ async def test_a_key_with_a_character_that_no_header_holds_is_told_of(console: C
     await page.goto(console.url())
     await open_menu(page, "Account")
     await page.get_by_role("button", name="Change key").click()
-    field = page.get_by_label("API key")
+    field = page.get_by_label("API key or operator’s token")
     await expect(field).to_be_focused()
     await field.fill("sk–copied")
     await expect(page.get_by_role("alert")).to_contain_text("a character in it that no key has")
@@ -51,14 +51,14 @@ async def test_a_key_that_the_session_fails_with_can_be_changed(console: Console
     await page.route("**/console/session", lambda route, _: route.fulfill(status=400, json=error))
     await page.goto(console.url())
     await expect(page.get_by_role("alert")).to_contain_text("Not with this one.")
-    await expect(page.get_by_label("API key")).to_have_value("sk-old")
+    await expect(page.get_by_label("API key or operator’s token")).to_have_value("sk-old")
 
 
 async def test_signing_out_leaves_nothing_in_the_tab(console: Console, page: Page) -> None:
     await page.goto(console.url("#/chat"))
     await open_menu(page, "Account")
     await page.get_by_role("button", name="Change key").click()
-    await page.get_by_label("API key").fill("sk-one")
+    await page.get_by_label("API key or operator’s token").fill("sk-one")
     await page.get_by_role("button", name="Look with this key").click()
     await expect(page.get_by_label("Model", exact=True)).not_to_have_value("")
     await page.goto(console.url("#/conversations"))

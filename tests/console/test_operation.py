@@ -85,6 +85,30 @@ async def test_requests_are_listed_and_one_is_told(page: Page) -> None:
         await expect(page.get_by_role("heading", name="What the model saw")).to_be_visible()
 
 
+async def test_an_operator_reads_and_tries_things_in_a_copy(page: Page) -> None:
+    async with running(**AUTH) as console:
+        told = (await ask(console, "sk-alice", "Alice has locker 7741")).json()
+        await page.goto(console.url(f"#token={TOKEN}"))
+        await page.get_by_role("link", name="Alice has locker 7741").click()
+        await expect(page.get_by_role("link", name="Continue in chat")).to_have_count(0)
+        await page.goto(console.url(f"#/chat/{told['conversation_id']}"))
+        await expect(page.get_by_text("This conversation belongs to another tenant.")).to_be_visible()
+        await expect(page.get_by_role("textbox", name="Message")).to_have_count(0)
+        await page.get_by_role("button", name="Try in a copy").click()
+        await expect(page.get_by_role("combobox", name="Model")).to_have_value("sim-8k")
+        await page.get_by_role("textbox", name="Message").fill("Which locker does Alice have?")
+        await page.get_by_role("button", name="Send").click()
+        await expect(page.get_by_role("link", name="What the model saw for message 3")).to_be_visible()
+        headers = {"Authorization": "Bearer sk-alice"}
+        log = await console.client.get(f"/v1/conversations/{told['conversation_id']}/items", headers=headers)
+        assert len(log.json()["data"]) == 2, "nothing was written into Alice's conversation"
+        assert page.url != console.url(f"#/chat/{told['conversation_id']}")
+        await enter(page, console, "conversations")
+        await page.goto(console.url("#/conversations"))
+        await expect(page.locator("button.tenant code").filter(has_text="operator")).to_have_count(1)
+        await page.goto("about:blank")
+
+
 @pytest.mark.parametrize("mode", ["open", "keys"])
 async def test_a_link_of_an_earlier_start_says_so(page: Page, watch: Watch, mode: str) -> None:
     watch.allow("401")

@@ -23,8 +23,8 @@ from app.context.user_text.user_text_message import count_user_text_frame_tokens
 from app.context.view.message_edits import render_edited_message
 from app.context.view.view_rendering import count_summary_message_tokens, count_summary_section_tokens, render_view
 from app.conversation.conversation_types import LogMessage, Summary
-from app.dialects.chat.message import ChatMessage, decode_body
-from app.dialects.chat.message_fields import extract_text
+from app.dialects.body.message import ChatMessage, decode_body
+from app.dialects.body.message_fields import extract_text
 from tests.support.chat_counter import AnyMessage, as_body
 
 PIECE = re.compile(r"\w{1,5}|[^\w\s]|\s+")

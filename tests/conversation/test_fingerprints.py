@@ -19,7 +19,7 @@ from app.conversation.fingerprints import (
     list_words,
 )
 from app.conversation.identity import LinkPosition
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 
 POSITION = LinkPosition(b"l" * 16, b"s" * 16, True)
 LONG = " ".join(f"word{number}" for number in range(40))

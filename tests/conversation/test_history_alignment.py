@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.conversation.history_alignment import Alignment, Element, align, build_element, is_known_answer
-from app.dialects.chat.message import ChatMessage
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.message import ResponsesMessage
 from tests.support.cpu_time import grows_linearly, least_cpu_seconds
 
 Body = dict[str, Any]

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.conversation.history_alignment import Alignment, Element, align, build_element
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 
 Body = dict[str, Any]
 SHORT_QUESTIONS = ("yes", "ok", "go on", "Hi")

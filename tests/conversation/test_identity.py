@@ -26,8 +26,8 @@ from app.conversation.identity import (
     is_valid_conversation_id,
     make_conversation_id,
 )
-from app.dialects.chat.canonical_message import belongs_to_skeleton, canonicalize_message
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.canonical_message import belongs_to_skeleton, canonicalize_message
+from app.dialects.body.message import ChatMessage
 
 Body = dict[str, Any]
 

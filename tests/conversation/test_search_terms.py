@@ -12,7 +12,7 @@ from app.conversation.search_terms import (
     extract_query_terms,
     extract_terms,
 )
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs/extending.md", ROOT / "docs/kubernetes.md", ROOT / "docs/operations.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [
+    ROOT / "docs/extending.md",
+    ROOT / "docs/adding-a-protocol.md",
+    ROOT / "docs/kubernetes.md",
+    ROOT / "docs/operations.md",
+    ROOT / "CONTRIBUTING.md",
+]
 NAMED_FILE = re.compile(r"`((?:app|tests|config|migrations|tools|docs)/[\w./-]*[\w/])`")
 NAMED_SYMBOL = re.compile(r"`([\w.]+)` (?:of|in) `((?:app|tests)/[\w./]+\.py)`")
 

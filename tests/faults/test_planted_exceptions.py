@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from app.api.admin.probes import build_health_routes
 from app.assembly.gateway import Gateway
 from app.conversations.erase.retention_sweeper import RetentionSweeper
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.observability.background_loops import BackgroundLoop
 from app.observability.metrics import Metrics
 from app.observability.overview import MetricsOverview, ProcessInfo

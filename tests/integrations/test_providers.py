@@ -13,9 +13,11 @@ import pytest
 import yaml
 
 from app.__main__ import main
+from app.simulator.messages_encoding import encode_message_events
 from tests.integrations.pages import Page
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, gateway, serving, stream
 from tests.support.gateway import assistant, call, result, system, user
+from tests.support.messages_world import SAID, MessagesUpstream
 
 PAGES = ("anthropic", "azure", "gemini", "llama-cpp", "ollama", "openai", "openrouter", "other-providers", "vllm")
 BODY: Mapping[str, Any] = {"max_completion_tokens": 50}
@@ -49,8 +51,9 @@ class Told:
 
 @asynccontextmanager
 async def told(page: str, model: str, *replies: Reply, **scripted: Any) -> AsyncIterator[Told]:
-    upstream = ScriptedUpstream(*replies, **scripted)
     values = configuration(page)
+    speaks_messages = any(one.get("protocol") == "anthropic" for one in values["providers"].values())
+    upstream = MessagesUpstream(*replies) if speaks_messages else ScriptedUpstream(*replies, **scripted)
     async with serving(upstream, lifespan="off") as address:
         for provider in values["providers"].values():
             _, question, query = provider["base_url"].partition("?")
@@ -146,7 +149,15 @@ async def test_a_prompt_that_ollama_cut_is_told_of() -> None:
     [("llama-cpp", b":\n\n"), ("openrouter", b": OPENROUTER PROCESSING\n\n"), ("anthropic", b": ping\n\n")],
 )
 async def test_comments_do_not_reach_the_client(page: str, comment: bytes) -> None:
-    pieces = [comment, *(stream("Fine.").pieces or ())]
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "content": [SAID],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"output_tokens": 1},
+    }
+    events = encode_message_events(message) if page == "anthropic" else stream("Fine.").pieces or ()
+    pieces = [comment, *events]
     pieces.insert(3, comment)
     async with told(page, "m", Reply(pieces=pieces)) as one:
         answer = await one.post([user("Hi")], stream=True)

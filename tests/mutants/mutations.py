@@ -718,8 +718,8 @@ UPSTREAM: Final = (
     ),
     Mutation(
         "stream-unfinished",
-        "app/dialects/chat/stream_relay.py",
-        "if self.stream_failure is None and not self.collector.is_complete:",
+        "app/dialects/stream_relay.py",
+        "if self.stream_failure is None and not self.answer.is_complete:",
         "if False:",
         (
             "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
@@ -728,7 +728,7 @@ UPSTREAM: Final = (
     ),
     Mutation(
         "usage-chunk",
-        "app/dialects/chat/stream_relay.py",
+        "app/dialects/chat/stream_splicer.py",
         "if not self._include_usage and",
         "if False and",
         ("tests/pipeline/respond/test_stream_format.py::test_the_usage_chunk_reaches_only_clients_that_asked",),
@@ -736,8 +736,8 @@ UPSTREAM: Final = (
     ),
     Mutation(
         "error-chunk",
-        "app/dialects/chat/stream_relay.py",
-        "if collector.error is not None or name == ERROR_EVENT:",
+        "app/dialects/chat/stream_splicer.py",
+        "if answer.error is not None or name == ERROR_EVENT:",
         "if name == ERROR_EVENT:",
         (
             "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
@@ -747,7 +747,7 @@ UPSTREAM: Final = (
     Mutation(
         "incomplete-as-whole",
         "app/pipeline/respond/response_delivery.py",
-        "incomplete = not collector.is_complete or relay.stream_failure is not None",
+        "incomplete = not answer.is_complete or relay.stream_failure is not None",
         "incomplete = False",
         (
             "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",

@@ -1,16 +1,20 @@
-"""The Dockerfile's steps run, each on a bare root and as another user; what they make serves and is healthy."""
+"""The Dockerfile's steps run, each on a bare root and as another user; what they make serves and keeps its data."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.faults.servers import free_port
 from tests.node.packages import missing
@@ -48,23 +52,49 @@ def test_the_steps_make_an_image_that_serves_and_is_healthy(folder: Path) -> Non
     installed = {path.name for path in image.path("/opt/concertina/lib").glob("python*/site-packages/*")}
     assert "concertina_gateway" in installed
     assert installed & {"hatchling", "pip"} == set()
+    sidecar = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["sidecar"]
     environ = {"CONCERTINA_SERVER__PORT": str(free_port())}
+    address = f"http://127.0.0.1:{environ['CONCERTINA_SERVER__PORT']}/v1"
     assert image.run(image.health_check, environ, image.user).returncode != 0, "nothing serves yet"
-    command, outside = image.wrap(image.command, environ, image.user)
-    log = folder / "log"
+    with serving(image, image.command, environ, folder / "first.log"):
+        status, conversation_id = ask(address, ["Hello"])
+        assert status == "full"
+    own = {"CONCERTINA_SERVER__HOST": sidecar["environment"]["CONCERTINA_SERVER__HOST"], **environ}
+    with serving(image, sidecar["command"], own, folder / "second.log"):
+        again = ask(address, ["And now?"], conversation_id)
+        assert again == ("full", conversation_id), "the conversation has survived the restart"
+        with urllib.request.urlopen(f"{address}/conversations/{conversation_id}/items", timeout=20) as answer:
+            assert len(json.load(answer)["data"]) == 4
+        ask_once = [sys.executable, str(ROOT / "config/sidecar/ask.py")]
+        application = {"OPENAI_BASE_URL": address, "MODEL": "sim-8k"}
+        told = subprocess.run(ask_once, env=application, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert told.endswith("The model saw: full\n")
+    assert image.path("/data/concertina.db").stat().st_uid == IMAGE_USER_ID
+
+
+@contextmanager
+def serving(image: Stage, command: Sequence[str], environ: dict[str, str], log: Path) -> Iterator[None]:
+    """Runs a command of the image that serves until the context ends, and then must stop by itself."""
+    inside, outside = image.wrap(command, environ, image.user)
     with log.open("w") as written:
-        gateway = subprocess.Popen(command, env=outside, stdout=written, stderr=subprocess.STDOUT)
+        gateway = subprocess.Popen(inside, env=outside, stdout=written, stderr=subprocess.STDOUT)
     try:
         await_health(image, environ, log)
-        body = json.dumps({"model": "sim-8k", "messages": [{"role": "user", "content": "Hello"}]}).encode()
-        address = f"http://127.0.0.1:{environ['CONCERTINA_SERVER__PORT']}"
-        with urllib.request.urlopen(f"{address}/v1/chat/completions", body, timeout=20) as answer:
-            assert json.load(answer)["context_status"] == "full"
+        yield
     finally:
         gateway.terminate()
         status = gateway.wait(30)
     assert status == 0, log.read_text()
-    assert image.path("/data/concertina.db").stat().st_uid == IMAGE_USER_ID
+
+
+def ask(address: str, texts: Sequence[str], conversation_id: str | None = None) -> tuple[str, str]:
+    """Sends user messages; returns the answer's `context_status` and `conversation_id`."""
+    body: dict[str, Any] = {"model": "sim-8k", "messages": [{"role": "user", "content": text} for text in texts]}
+    if conversation_id is not None:
+        body["conversation_id"] = conversation_id
+    with urllib.request.urlopen(f"{address}/chat/completions", json.dumps(body).encode(), timeout=20) as answer:
+        told = json.load(answer)
+    return told["context_status"], told["conversation_id"]
 
 
 def can_reach_registry(base: Stage) -> bool:

@@ -166,6 +166,8 @@ def bodies_without_ids() -> dict[str, Any]:
         "POST /v1/admin/keys/{key_id}": {"json": {"budget_usd": 5}},
         "POST /v1/context/count": {"json": CHAT},
         "POST /v1/chat/completions": {"json": CHAT},
+        "POST /v1/messages": {"json": {**CHAT, "max_tokens": 5}},
+        "POST /v1/messages/count_tokens": {"json": CHAT},
         "POST /v1/responses": {"json": {"model": CHAT["model"], "input": "Hi"}},
         "POST /v1/responses/input_tokens": {"json": {"model": CHAT["model"], "input": "Hi"}},
         "POST /v1/conversations": {"json": {"items": [{"type": "message", "role": "user", "content": "Hi"}]}},
@@ -196,6 +198,7 @@ def calls_of_models(model: str) -> Iterator[Request]:
     yield "GET", f"/v1/models/{model}", {}
     yield "POST", "/v1/embeddings?x=1", {"json": {"model": model, "input": "x"}}
     yield "POST", "/v1/responses", {"json": {"model": model, "input": "x", "stream": True}}
+    yield "POST", "/v1/messages", {"json": {**LONG, "model": model, "max_tokens": 5}}
 
 
 def multipart(model: str) -> Iterator[Request]:

@@ -422,7 +422,12 @@ def read_answer(answer: Answer) -> tuple[Message | None, dict[str, Any]]:
             if (text := choice["delta"].get("content")) is not None:
                 message["content"] = (message["content"] or "") + text
             for call in choice["delta"].get("tool_calls") or ():
-                calls[call["index"]] = {key: call[key] for key in ("id", "type", "function")}
+                # A call's arguments may come after its name, as real clients join them.
+                known = calls.setdefault(call["index"], {"function": {"arguments": ""}})
+                said = call.get("function") or {}
+                arguments = known["function"]["arguments"] + (said.get("arguments") or "")
+                known |= {key: call[key] for key in ("id", "type") if call.get(key)}
+                known["function"] = {**known["function"], **said, "arguments": arguments}
     if calls and answer.is_whole:
         message["tool_calls"] = list(calls.values())
     return message, fields

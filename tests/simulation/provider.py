@@ -85,8 +85,6 @@ def make_words(rng: random.Random, count: int) -> str:
 class ScriptedReply:
     """Implements `UpstreamReply`. `breaks_after`: the connection ends after so many pieces."""
 
-    original_body: bytes | None = None
-
     def __init__(
         self, status: int, pieces: list[bytes], breaks_after: int | None = None, kind: str = "application/json"
     ) -> None:

@@ -11,7 +11,7 @@ from app.context.plan.outline import QuotedPassage
 from app.context.quote.quotation_message import render_quotation_message
 from app.context.user_text.user_text_message import USER_TEXT_END, USER_TEXT_LABEL
 from app.context.view.view_rendering import SUMMARY_PREAMBLE, render_dropped_notice, render_summary_section
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.errors import InvalidRequest
 from app.simulator.extractive_summary import EMPTY_SUMMARY
 from app.simulator.question_answering import UNKNOWN_ANSWER

@@ -18,7 +18,7 @@ from app.conversation.identity import (
     compute_start_position,
     make_conversation_id,
 )
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.store.contract.conversations import LogAppend
 from app.store.contract.leases import Lease
 from app.store.contract.store import Store

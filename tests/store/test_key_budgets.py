@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.conversation.api_keys import KeyBudget
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.errors import BudgetExceeded, StoreUnavailable
 from app.store import key_budgets
 from app.store.contract.limits import BudgetUse

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.errors import StoreUnavailable
 from app.store.contract.usage import MAX_USAGE_BATCH, UsageTotals
 from app.store.usage_recorder import UsageRecorder

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
 from app.conversation.search_terms import extract_terms
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.store.contract.conversations import CompletionQuery, ConversationQuery, LogAppend, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.contract.store import Store

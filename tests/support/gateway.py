@@ -16,7 +16,7 @@ import httpx
 from app.assembly.dependencies import Dependencies
 from app.compaction.acceptance.empty_summaries import says_nothing
 from app.conversation.conversation_types import Conversation, Summary
-from app.dialects.chat.message import decode_body
+from app.dialects.body.message import decode_body
 from app.store.contract.conversations import ConversationQuery
 from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream, completion, gateway, serving, stream
 from tests.support.memory_store import MemoryStore

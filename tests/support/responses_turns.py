@@ -15,9 +15,9 @@ from app.context.count.token_counter import load_token_counter
 from app.conversation.conversation_types import Conversation
 from app.conversation.identity import PrefixCache
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
-from app.dialects.responses.input_items import encode_instructions, encode_text_input, group_input_items
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.input_items import encode_instructions, encode_text_input, group_input_items
+from app.dialects.items.message import ResponsesMessage
 from app.pipeline.admission.answer_replay import REQUEST_DIGEST, StoredAnswers
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest

@@ -20,8 +20,8 @@ from app.api.edge.header_checks import ORIGIN_HEADERS, BrowserOriginCheck
 from app.api.edge.operator_access import TENANT_HEADER, OperatorAccess
 from app.api.edge.request_reader import read_headers
 from app.conversation.api_keys import END_USER_SEPARATOR, OPERATOR_TENANT, SCOPES, ApiKey, Scope, hash_api_key
+from app.dialects.request_body import encode_fields
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
-from app.pipeline.call.upstream_request_body import encode_fields
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.keys import KeyStore

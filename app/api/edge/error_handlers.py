@@ -32,7 +32,7 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
 
     async def gateway(request: Request, error: Exception) -> Response:
         assert isinstance(error, GatewayError)
-        return build_error_response(error)
+        return build_error_response(error, request.scope)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -40,8 +40,10 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
         refusal = error.__cause__
         drop_tracebacks(error)
         if isinstance(refusal, GatewayError):
-            return build_error_response(refusal)
-        return build_error_response(_build_error_for_status(error.status_code, request, passes_on=passes_on))
+            return build_error_response(refusal, request.scope)
+        return build_error_response(
+            _build_error_for_status(error.status_code, request, passes_on=passes_on), request.scope
+        )
 
     async def validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -49,20 +51,22 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
         first_error = error.errors()[0]  # OpenAI's body has room for one `param`
         if first_error["type"] == "json_invalid":
             return build_error_response(
-                InvalidRequest(f"The request body is not valid JSON: {first_error['ctx']['error']}.")
+                InvalidRequest(f"The request body is not valid JSON: {first_error['ctx']['error']}."), request.scope
             )
         if isinstance(first_error.get("input"), bytes):
-            return build_error_response(_build_content_type_error(request))
+            return build_error_response(_build_content_type_error(request), request.scope)
         param = ".".join(str(part) for part in first_error["loc"] if part not in ("body", "query", "path"))
         message = f"{param or 'The request'}: {first_error['msg']}."
         return build_error_response(
-            InvalidRequest(message, code=_map_validation_code(first_error), param=param or None)
+            InvalidRequest(message, code=_map_validation_code(first_error), param=param or None), request.scope
         )
 
     async def anything(request: Request, error: Exception) -> Response:
         # Starlette sends this answer from outside of all middleware, so the request id is added here.
         request_id = str(request.scope.get(REQUEST_ID_SCOPE_KEY, ""))
-        return build_error_response(log_unexpected_error(error, request_id), {"x-request-id": request_id})
+        return build_error_response(
+            log_unexpected_error(error, request_id), request.scope, {"x-request-id": request_id}
+        )
 
     async def hung_up(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)

@@ -1,4 +1,5 @@
-"""Turns errors into HTTP responses: OpenAI's error body, and headers that say whether a retry can help."""
+"""Turns errors into HTTP responses: the error body of the client's protocol, and headers that say whether a retry can
+help."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from typing import Final
 
 import orjson
 from starlette.responses import Response
+from starlette.types import Scope
 
-from app.api.edge.headers import select_client_headers
+from app.api.edge.headers import REQUEST_ID_SCOPE_KEY, select_client_headers
+from app.dialects.messages import errors as messages_errors
 from app.errors import (
     GatewayError,
     InternalError,
@@ -53,17 +56,33 @@ def build_error_headers(error: GatewayError) -> dict[str, str]:
     return headers
 
 
-def build_error_body(error: GatewayError) -> bytes:
-    """Returns the body of an error response; a provider's own error body passes unchanged."""
-    return error.raw_body if isinstance(error, UpstreamRefused) else orjson.dumps(error.build_body())
+def speaks_messages(scope: Scope) -> bool:
+    """Says whether a request comes from a client of the Messages API: by its path, or by the header that names the
+    API's version."""
+    parts = [part for part in scope["path"].split("/") if part not in ("", "v1")]
+    return parts[:1] == ["messages"] or any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
-def build_error_response(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
+def build_error_body(error: GatewayError, scope: Scope | None = None) -> bytes:
+    """Returns the body of an error response, in the form of the client's protocol; a provider's own error body in this
+    form passes unchanged.
+
+    Args:
+        scope: the request's scope; None if the request was not read.
+    """
+    if scope is not None and speaks_messages(scope):
+        return messages_errors.build_error_body(error, str(scope.get(REQUEST_ID_SCOPE_KEY, "")))
+    if isinstance(error, UpstreamRefused):
+        return messages_errors.translate_error_body(error.raw_body)
+    return orjson.dumps(error.build_body())
+
+
+def build_error_response(error: GatewayError, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:
     """Builds an error response, and records the error for metrics and the log line."""
     record_error(error)
     drop_tracebacks(error)
     combined = {"content-type": "application/json", **build_error_headers(error), **(headers or {})}
-    return Response(build_error_body(error), status_code=error.status, headers=combined)
+    return Response(build_error_body(error, scope), status_code=error.status, headers=combined)
 
 
 def log_unexpected_error(error: Exception, request_id: str) -> InternalError:

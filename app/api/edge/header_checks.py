@@ -101,7 +101,7 @@ class HeaderCheckMiddleware:
             return
         # A refused model call says, as all its answers do, what was done with its conversation.
         is_model_call = scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST"
-        refusal = build_error_response(fault, {"x-context-status": "bypassed"} if is_model_call else {})
+        refusal = build_error_response(fault, scope, {"x-context-status": "bypassed"} if is_model_call else {})
         await refusal(scope, receive, send)
 
     def find_fault(self, headers: Sequence[RawHeader]) -> GatewayError | None:

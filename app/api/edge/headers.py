@@ -26,6 +26,8 @@ def encode_headers(headers: Mapping[str, str]) -> list[RawHeader]:
 REQUEST_ID_SCOPE_KEY: Final = "request_id"
 """Key of a request's id in its ASGI scope."""
 _UNCACHED_PREFIX: Final = "/v1/"
+_MESSAGES_PREFIX: Final = "/v1/messages"
+"""Anthropic's clients read the id of a request from the header `request-id`."""
 
 
 class RequestIdMiddleware:
@@ -47,6 +49,8 @@ class RequestIdMiddleware:
         scope[REQUEST_ID_SCOPE_KEY] = self._new_request_id()
 
         added = {b"x-request-id": scope[REQUEST_ID_SCOPE_KEY].encode(), b"x-content-type-options": b"nosniff"}
+        if scope["path"].startswith(_MESSAGES_PREFIX):
+            added[b"request-id"] = added[b"x-request-id"]
         if scope["path"].startswith(_UNCACHED_PREFIX):
             added[b"cache-control"] = b"no-store"
 

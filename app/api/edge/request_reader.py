@@ -9,8 +9,9 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.edge.body_budget import HELD_BODY, UNKNOWN_SENDER, BodyBudget
+from app.api.edge.body_budget import HELD_BODY, UNKNOWN_SENDER, BodyBudget, HeldBody
 from app.errors import InvalidRequest, RequestTooLarge
+from app.upstream.http.decompression import ENCODINGS, Decompressor, NotCompressedAsAnnounced
 
 
 class ClientDisconnected(Exception):
@@ -19,6 +20,7 @@ class ClientDisconnected(Exception):
 
 BODY_HEADERS: Final = frozenset({"content-length", "content-encoding"})
 """Headers that decide how a body is read."""
+_HEADERS_OF_COMPRESSED_BODIES: Final = (b"content-encoding", b"content-length")
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
@@ -35,19 +37,25 @@ async def read_body(scope: Scope, receive: Receive, tenant: str) -> bytes:
     """Reads the whole request body, within the limits of `BodyLimitMiddleware`. It is counted for the tenant.
 
     Raises:
-        RequestTooLarge: the body is larger than the limit.
-        InvalidRequest: the body is compressed.
+        RequestTooLarge: the body is larger than the limit, or becomes so when it is decompressed.
+        InvalidRequest: the body is not compressed as its headers say, or in a way that is not known.
         Overloaded: all bodies in flight together have too many bytes.
         ClientDisconnected: the client disconnected before the body was complete.
     """
     scope[HELD_BODY].sender = tenant
-    if read_headers(scope).get("content-encoding", "identity").lower() != "identity":
-        raise InvalidRequest("Request bodies must not be compressed: send them without Content-Encoding.")
+    body = await _receive_body(receive)
+    if body is None:
+        raise ClientDisconnected
+    return body
+
+
+async def _receive_body(receive: Receive) -> bytes | None:
+    """Returns the whole body; None if the client disconnected before it was complete."""
     pieces: list[bytes] = []
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientDisconnected
+            return None
         pieces.append(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join(pieces)
@@ -94,8 +102,9 @@ async def _expire_on_disconnect(receive: Receive, limit: asyncio.Timeout) -> Non
 
 
 class BodyLimitMiddleware:
-    """Counts the body of each request. Whoever reads a body gets the error that refuses it: `RequestTooLarge` for more
-    than `limit_bytes`, at once if the length is announced; `Overloaded` if all bodies in flight have too many bytes."""
+    """Counts the body of each request, and decompresses it. Whoever reads a body gets the error that refuses it:
+    `RequestTooLarge` for more than `limit_bytes`, at once if the length is announced; `Overloaded` if all bodies in
+    flight have too many bytes; `InvalidRequest` if it cannot be decompressed."""
 
     def __init__(self, app: ASGIApp, limit_bytes: int, budget: BodyBudget) -> None:
         self._app = app
@@ -106,7 +115,8 @@ class BodyLimitMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = dict(scope["headers"]).get(b"content-length", b"")
+        raw_headers = dict(scope["headers"])
+        announced = raw_headers.get(b"content-length", b"")
         announced_bytes = int(announced) if announced.isdigit() else 0
         size = 0
 
@@ -125,7 +135,47 @@ class BodyLimitMiddleware:
 
         with self._budget.hold_body(UNKNOWN_SENDER) as held_body:
             scope[HELD_BODY] = held_body
-            await self._app(scope, receive_counted, send)
+            encoding = raw_headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+            if encoding in ("", "identity"):
+                await self._app(scope, receive_counted, send)
+                return
+            # Whoever reads the request reads it as if it had come like this.
+            headers = [(name, value) for name, value in scope["headers"] if name not in _HEADERS_OF_COMPRESSED_BODIES]
+            is_read = False
+
+            async def receive_decompressed() -> Message:
+                nonlocal is_read
+                if is_read:
+                    return await receive_counted()
+                body = await _receive_body(receive_counted)
+                is_read = True
+                if body is None:
+                    return {"type": "http.disconnect"}
+                return {"type": "http.request", "body": await self._decompress(body, encoding, held_body)}
+
+            await self._app({**scope, "headers": headers}, receive_decompressed, send)
+
+    async def _decompress(self, body: bytes, encoding: str, held_body: HeldBody) -> bytes:
+        """Decompresses a body in a thread, a step at a time: each is counted before the next is made."""
+        if encoding not in ENCODINGS:
+            raise InvalidRequest(
+                f"The Content-Encoding {encoding!r} is not known: send {', '.join(sorted(ENCODINGS))}, or none."
+            )
+        decompressor = Decompressor(encoding)
+        steps = decompressor.decompress(body)
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            while (piece := await asyncio.to_thread(next, steps, None)) is not None:
+                size += len(piece)
+                self._check_size(size)
+                held_body.grow_to(len(body) + size)
+                pieces.append(piece)
+        except NotCompressedAsAnnounced as error:
+            raise InvalidRequest(f"The body is not compressed as its Content-Encoding says ({encoding}).") from error
+        if not decompressor.is_complete:
+            raise InvalidRequest(f"The body breaks off: it is the beginning of a text compressed as {encoding}.")
+        return b"".join(pieces)
 
     def _check_size(self, size: int) -> None:
         if size > self._limit_bytes:

@@ -14,7 +14,7 @@ from starlette.types import Scope
 from app.errors import NotFound
 from app.observability.metric_families import MODEL_CALL_ENDPOINTS
 
-CHAT_PATH, RESPONSES_PATH = MODEL_CALL_ENDPOINTS
+CHAT_PATH, RESPONSES_PATH, MESSAGES_PATH = MODEL_CALL_ENDPOINTS
 PATHS_TRIED_WITHOUT_V1: Final = ("chat/completions", "completions", "embeddings", "messages", "models", "responses")
 """Paths that clients request whose base URL lacks `/v1`."""
 CHAT_API_SEGMENTS: Final = frozenset({"chat", "completions", "messages"})
@@ -27,13 +27,6 @@ EVERY_METHOD: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT
 BASE_URL_HINT: Final = "The base URL of the client ends with one '/v1'."
 
 
-class AnthropicNotFound(NotFound):
-    """NotFound with Anthropic's error body, so that clients of the Messages API show its text."""
-
-    def build_body(self) -> dict[str, object]:
-        return {"type": "error", "error": {"type": "not_found_error", "message": self.message}}
-
-
 def unknown_path_error(path: str, *, passes_on: bool) -> NotFound:
     """Builds the error for a path that the gateway does not have.
 
@@ -44,8 +37,9 @@ def unknown_path_error(path: str, *, passes_on: bool) -> NotFound:
     parts = [part for part in path.split("/") if part]
     v1_count = next((count for count, part in enumerate(parts) if part != "v1"), len(parts))
     path_below_v1 = "/".join(parts[v1_count:])
-    error = AnthropicNotFound if parts[v1_count : v1_count + 1] == ["messages"] else NotFound
-    return error(f"Unknown path {path!r}.", hint=_build_unknown_path_hint(path_below_v1, v1_count, passes_on=passes_on))
+    return NotFound(
+        f"Unknown path {path!r}.", hint=_build_unknown_path_hint(path_below_v1, v1_count, passes_on=passes_on)
+    )
 
 
 def build_unknown_path_routes(*, passes_on: bool) -> APIRouter:
@@ -76,8 +70,8 @@ def _build_unknown_path_hint(path_below_v1: str, v1_count: int, *, passes_on: bo
         return f"Use {CHAT_PATH!r} with the name of the model in `model` of the body.{base_url}"
     if path_below_v1 == "chat/completions" or first_segment == "chat":
         return f"Use {CHAT_PATH!r}.{base_url}"
-    if path_below_v1 == "responses":
-        return f"Use {RESPONSES_PATH!r}.{base_url}"
+    if path_below_v1 in ("responses", "messages"):
+        return f"Use '/v1/{path_below_v1}'.{base_url}"
     if first_segment in CHAT_API_SEGMENTS and not passes_on:
         return f"Use {CHAT_PATH!r}: the gateway has no '/v1/{first_segment}' unless a provider is configured.{base_url}"
     if v1_count != 1 and (first_segment in CHAT_API_SEGMENTS or first_segment in OWN_PATH_SEGMENTS):

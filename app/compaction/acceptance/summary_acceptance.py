@@ -16,8 +16,8 @@ from app.compaction.acceptance.values_appendix import (
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import CountTokens
 from app.context.view.view_rendering import ViewTokenCounter
-from app.dialects.chat.completion import FirstChoice
-from app.dialects.chat.message import strip_reasoning
+from app.dialects.body.message import strip_reasoning
+from app.dialects.first_choice import FirstChoice
 
 POOR_WORTH_SHARE = 0.25
 """A summary that keeps less than this share of the important values' worth is *poor* (decision 9)."""

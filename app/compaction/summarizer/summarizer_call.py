@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from app.compaction.summarizer.summarizer_reply import read_completion
 from app.compaction.summarizer.summarizer_request_body import CallBudget, SummaryPrompt, build_summarizer_body
 from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.view.view_rendering import ViewTokenCounter
-from app.dialects.chat.completion import FirstChoice
-from app.dialects.chat.usage import TokenUsage, read_usage
+from app.dialects.first_choice import FirstChoice
+from app.dialects.usage import TokenUsage, read_usage
 from app.errors import UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
 from app.store.key_budgets import KeyBudgets
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import ModelDeployment, RouteTarget
 from app.upstream.routing.context_windows import ContextWindows
-from app.upstream.routing.prices import LEAST_BYTES_PER_TOKEN, compute_call_cost_usd
+from app.upstream.routing.prices import LEAST_BYTES_PER_TOKEN, SUMMARY_COST, compute_call_cost_usd
 from app.upstream.routing.router import Router
 
 
@@ -42,6 +43,8 @@ class SummarizerAnswer:
 
     completion: FirstChoice
     model: str
+    usage: Mapping[str, Any] | None = None
+    """As the provider reported it, and what the call cost, if that is known (`prices.SUMMARY_COST`)."""
 
 
 @dataclass(eq=False)
@@ -111,17 +114,19 @@ class SummarizerClient:
             timeout_seconds = self.request.job.policy.summarizer.timeout_seconds
             try:
                 completion = await read_completion(
-                    routed_reply.reply, deployment.key, lambda: silence.reschedule(now() + timeout_seconds)
+                    routed_reply.reply, deployment, lambda: silence.reschedule(now() + timeout_seconds)
                 )
             finally:
                 await routed_reply.reply.aclose()
-            answer = SummarizerAnswer(completion, deployment.upstream_model)
-            self._record_call(answer, deployment)
+            cost_usd = self._record_call(completion, deployment)
         finally:
             for reservation_id in reservation_ids:
                 assert self.key_budgets is not None
                 self.key_budgets.release(reservation_id)
-        return answer
+        usage = completion.usage
+        if usage is not None and cost_usd is not None:
+            usage = {**usage, SUMMARY_COST: cost_usd}
+        return SummarizerAnswer(completion, deployment.upstream_model, usage)
 
     async def _reserve_cost(
         self, deployment: ModelDeployment, body_bytes: int, output_tokens: int, reservation_ids: list[str]
@@ -139,9 +144,9 @@ class SummarizerClient:
         if cost_usd and (reservation_id := await self.key_budgets.reserve(budget, cost_usd)) is not None:
             reservation_ids.append(reservation_id)
 
-    def _record_call(self, answer: SummarizerAnswer, deployment: ModelDeployment) -> None:
-        """Counts a call and its cost, whether its answer is used or not."""
-        usage = read_usage(answer.completion.usage)
+    def _record_call(self, completion: FirstChoice, deployment: ModelDeployment) -> float | None:
+        """Counts a call and its cost, whether its answer is used or not. Returns the cost, None if it is not known."""
+        usage = read_usage(completion.usage)
         model = deployment.upstream_model
         cost_usd = None if usage is None else compute_call_cost_usd(deployment, usage)
         if self.usage is not None:
@@ -158,6 +163,7 @@ class SummarizerClient:
                     cost_usd=cost_usd,
                 )
             )
+        return cost_usd
 
     async def _build_call_budget(
         self, deployment: ModelDeployment, limit_tokens: int, attempt: SummarizerAttempt

@@ -18,20 +18,14 @@ from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_
 from app.context.plan.budget import SUMMARY_INSTRUCTION_TOKENS, compute_summary_token_limit
 from app.context.plan.policy import ContextPolicy
 from app.context.view.view_rendering import ViewTokenCounter
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.request_fields import (
-    CACHED_PREFIX_FIELDS,
-    RESERVED_FIELDS,
-    ask_for_usage,
-    choose_output_limit_field,
-    encode_request_body,
-)
+from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
-from app.dialects.responses.message_rendering import render_messages_for_chat, render_messages_for_responses
-from app.dialects.responses.request_fields import translate_fields_to_responses
+from app.dialects.provider_dialects import find_provider_dialect
+from app.dialects.request_body import encode_fields
+from app.dialects.summarizer_fields import CACHED_PREFIX_FIELDS, RESERVED_FIELDS, choose_output_limit_field
 from app.errors import InvalidRequest
 from app.upstream.provider_contract import ModelDeployment
-from app.upstream.quirks import apply_quirks
+from app.upstream.quirks import fit_to_quirks
 
 MARGIN_RATIO: Final = 0.06
 """The share of the window that is left free, because our count of the prompt is an estimate."""
@@ -169,37 +163,25 @@ def build_summarizer_body(
         name: orjson.dumps(value) for name, value in policy.summarizer.parameters.items() if name not in RESERVED_FIELDS
     }
     limit_field = deployment.quirks.max_tokens_field or choose_output_limit_field(deployment.upstream_model)
-    limit = {limit_field: b"%d" % call_budget.output_tokens}
-    # Streamed, because gateways of providers cut a connection that is silent for 60 to 120 s.
-    fields = {**prompt.fields, **parameters, **limit, "stream": b"true"}
+    fields = {
+        "model": orjson.dumps(deployment.upstream_model),
+        "messages": b"[]",
+        **prompt.fields,
+        **parameters,
+        limit_field: b"%d" % call_budget.output_tokens,
+        # Streamed, because gateways of providers cut a connection that is silent for 60 to 120 s.
+        "stream": b"true",
+    }
     messages = prompt.build_messages(call_budget)
-    if deployment.provider.protocol == "responses":
-        try:
-            return _render_responses_body(deployment.upstream_model, messages, fields)
-        except InvalidRequest as error:
-            # A tool of the client, such as only a transcript leaves out.
-            raise NoUsableSummary("the prompt has no form in the summarizer's protocol") from error
-    # The view may have messages of a client that speaks the Responses API.
+    dialect = find_provider_dialect(deployment.provider.protocol)
+    try:
+        fields = dialect.select_fields("chat", fields).fields
+    except InvalidRequest as error:
+        # A tool of the client, such as only a transcript leaves out.
+        raise NoUsableSummary("the prompt has no form in the summarizer's protocol") from error
     if deployment.quirks.stream_usage:
-        fields |= ask_for_usage(lambda _: None)
-    chat_messages, _ = render_messages_for_chat(messages)
-    return encode_request_body(deployment.upstream_model, *apply_quirks(deployment.quirks, chat_messages, fields))
-
-
-def _render_responses_body(model: str, messages: Sequence[bytes], fields: Mapping[str, bytes]) -> bytes:
-    """Renders the body of a request of the Responses API. Encrypted content of the view is left out: another provider
-    may have written it.
-
-    Args:
-        messages: JSON texts of chat messages, or of messages of the Responses API as the log has them.
-        fields: the other fields, in the form of Chat Completions.
-
-    Raises:
-        InvalidRequest: a field has no counterpart, and without it the answer would be another one.
-    """
-    rendered = render_messages_for_responses(messages, own_contents=frozenset())
-    translated = translate_fields_to_responses({"model": orjson.dumps(model), **fields}).fields
-    if rendered.instructions is not None:
-        translated["instructions"] = rendered.instructions
-    translated["input"] = b"[" + b",".join(rendered.raw_items) + b"]"
-    return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in translated.items()]) + b"}"
+        fields |= dialect.ask_for_usage(fields)
+    # Encrypted content of the view is left out: another provider may have written it.
+    rendered = dialect.render_messages(messages, frozenset())
+    adapted, fields = fit_to_quirks(dialect.protocol, deployment.quirks, rendered.messages, rendered.put_into(fields))
+    return encode_fields({**fields, dialect.messages_field: b"[" + b",".join(adapted) + b"]"})

@@ -20,7 +20,7 @@ from app.compaction.summarizer.summary_request import (
 from app.compaction.summarizer.summary_writer import SummaryWriter
 from app.context.view.client_words import mark_instructions
 from app.context.view.view_rendering import ViewTokenCounter
-from app.dialects.chat.usage import sum_usages
+from app.dialects.usage import sum_usages
 from app.errors import GatewayError, UpstreamRefused, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.store.key_budgets import KeyBudgets

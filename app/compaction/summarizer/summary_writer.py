@@ -45,7 +45,7 @@ from app.compaction.summarizer.transcript import TranscriptEntry, build_transcri
 from app.context.plan.log_rounds import split_into_rounds
 from app.context.view.view_rendering import ViewTokenCounter
 from app.conversation.conversation_types import LogMessage, Summary
-from app.dialects.chat.request_fields import build_cached_prefix_fields, read_parameter_names
+from app.dialects.summarizer_fields import build_cached_prefix_fields, read_parameter_names
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.protocols.overflow_detection import detect_overflow
 
@@ -251,8 +251,8 @@ class SummaryWriter:
     async def _call_model(self, prompt: SummaryPrompt, attempt: SummarizerAttempt) -> SummarizerAnswer:
         answer = await self.client.call_model(prompt, attempt)
         self.model = answer.model
-        if answer.completion.usage is not None:
-            self.usages.append(answer.completion.usage)
+        if answer.usage is not None:
+            self.usages.append(answer.usage)
         return answer
 
     async def _complete_summary(self, prompt: SummaryPrompt, answer: SummarizerAnswer) -> str:

@@ -43,6 +43,9 @@ export async function upload(path, text, { query = {}, type = "application/octet
   return parse(await request("POST", path, { query, text, signal, headers: { "Content-Type": type } }));
 }
 
+/** The text that GET answers with. */
+export const exported = async (path) => (await request("GET", path)).text();
+
 /** Have the browser save what GET answers with, under the name `name`. */
 export async function download(path, query, name) {
   const saved = URL.createObjectURL(await (await request("GET", path, { query })).blob());

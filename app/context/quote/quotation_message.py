@@ -8,7 +8,7 @@ from typing import Final
 
 from app.context.plan.outline import Quotation, QuotedPassage
 from app.conversation.item import UNNAMED_TOOL, Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
 
 QUOTATION_LABEL = (

@@ -8,7 +8,7 @@ from app.context.plan.log_rounds import Round, find_round_start
 from app.context.stages.draft import Draft, DraftEditor
 from app.context.stages.tool_round_text import render_tool_round
 from app.context.view.message_edits import Edit
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 
 
 def tell_old_rounds(draft: Draft) -> Draft:

@@ -8,7 +8,7 @@ from typing import Final
 
 from app.context.user_text.user_text import UserLine
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
 
 USER_TEXT_LABEL: Final = (

@@ -13,7 +13,7 @@ import msgspec
 
 from app.context.stages.tool_round_text import render_tool_round
 from app.conversation.item import EditOperation, Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 
 EditKind = Literal["masked", "truncated", "cleared", "told"]
 

@@ -18,7 +18,7 @@ from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.message_edits import render_edited_message
 from app.conversation.conversation_types import Summary
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
 
 SUMMARY_PREAMBLE = (

@@ -14,11 +14,10 @@ from msgspec.structs import replace
 
 from app.compaction.acceptance.mechanical_summary import build_mechanical_replacement
 from app.compaction.compaction_job import build_lease_key
-from app.conversation.conversation_types import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX, Conversation, LogMessage, Summary
 from app.conversations.erase.redaction import read_deleted_parts, redact_item
 from app.conversations.history.conversation_records import ConversationRecords, stream_conversation_pages
 from app.conversations.items.item_building import build_items, find_instruction_index
-from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
 from app.pipeline.chat_request import Caller
 from app.pipeline.persist.kept_instructions import drop_instructions

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
 from app.conversations.items.item_building import CALL_TYPES, DELETED, ITEM_FIELDS
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.redaction import drop_other_fields, redact_call, redact_reasoning, redact_text
-from app.dialects.responses.item_redaction import redact_items
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.item_redaction import redact_items
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.redaction import drop_other_fields, redact_call, redact_reasoning, redact_text
 
 DELETED_MARK: Final = "[deleted]"
 ERASED_MARK: Final = "[erased]"

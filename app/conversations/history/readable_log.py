@@ -12,8 +12,8 @@ from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
 from app.conversations.erase.redaction import read_deleted_parts
 from app.conversations.items.item_building import CALL_TYPES, DELETED, build_items, find_message_item_id
-from app.dialects.chat.attachments import describe_attachments
-from app.dialects.chat.item_parts import build_reasoning_fields
+from app.dialects.body.attachments import describe_attachments
+from app.dialects.items.item_parts import build_reasoning_fields
 from app.pipeline.view.view_restoration import read_request_facts
 
 MAX_TEXT_CHARS: Final = 20_000

@@ -17,7 +17,9 @@ import msgspec
 
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversation.item import TOOL_RESULT_ROLES, Item, ToolCall
-from app.dialects.chat.item_parts import (
+from app.dialects.item_decoding import decode_item
+from app.dialects.items.item_kinds import CALL_OUTPUT_TYPES
+from app.dialects.items.item_parts import (
     begins_with_text,
     build_item_text_part,
     build_message_parts,
@@ -25,9 +27,7 @@ from app.dialects.chat.item_parts import (
     build_speaker_fields,
     build_tool_output,
 )
-from app.dialects.item_decoding import decode_item
-from app.dialects.responses.item_kinds import CALL_OUTPUT_TYPES
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.items.message import ResponsesMessage
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 
 ItemObject = dict[str, Any]

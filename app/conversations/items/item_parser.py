@@ -16,8 +16,8 @@ import msgspec
 
 from app.conversation.item import Item
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
-from app.dialects.chat.message import ChatMessage
-from app.dialects.responses.chat_form import build_chat_form
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.chat_form import build_chat_form
 from app.errors import InvalidRequest
 
 MAX_ITEMS: Final = 20

@@ -20,9 +20,10 @@ import orjson
 
 from app.conversation.identity import is_valid_conversation_id
 from app.conversation.item import INSTRUCTION_ROLES, Item
-from app.dialects.chat.message import ChatMessage
-from app.dialects.responses.input_items import find_item_groups
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.body.message import ChatMessage
+from app.dialects.item_decoding import decode_item, is_messages_text
+from app.dialects.items.input_items import find_item_groups
+from app.dialects.items.message import ResponsesMessage
 from app.errors import InvalidRequest
 
 Format = Literal["auto", "jsonl", "openai"]
@@ -90,8 +91,8 @@ def parse_import_file(data: bytes, file_format: Format = "auto") -> list[Importe
 
 
 def _is_message_per_line(data: bytes) -> bool:
-    """Returns whether the first line is a message: an object with a role, or the Responses items of a message. An array
-    without further lines counts as a history."""
+    """Returns whether the first line is a message: an object with a role or of the Messages API, or the Responses items
+    of a message. An array without further lines counts as a history."""
     line, _, rest = data.partition(b"\n")
     if line[:1] == b"[":
         try:
@@ -99,7 +100,7 @@ def _is_message_per_line(data: bytes) -> bool:
         except _DECODE_ERRORS:
             return False
     fields = _decode_fields(line)
-    return "role" in fields and "messages" not in fields
+    return ("role" in fields or is_messages_text(line)) and "messages" not in fields
 
 
 def _parse_histories(data: bytes) -> list[ImportedConversation]:
@@ -143,12 +144,14 @@ def _parse_message(raw: bytes, location: str) -> ImportedMessage:
     value = _decode_json(raw, location, EXPECTED_MESSAGE)
     if isinstance(value, list):
         return ImportedMessage(_parse_items(raw, location), location)
+    if is_messages_text(raw):
+        return ImportedMessage(decode_item(raw), location)
     if not isinstance(value, dict) or "role" not in value:
         raise _build_file_error(location, EXPECTED_MESSAGE)
     return ImportedMessage(ChatMessage(raw, value), location)
 
 
-def _parse_items(raw: bytes, location: str) -> ResponsesMessage:
+def _parse_items(raw: bytes, location: str) -> Item:
     message = ResponsesMessage(raw)
     raw_items = message.raw_items
     if len(raw_items) == 1 and raw_items[0][:1] == b'"':

@@ -15,7 +15,7 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.item import may_precede_tool_result
 from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK
 from app.conversations.items.item_building import DELETED
-from app.dialects.responses.message_rendering import ChatRenderer
+from app.dialects.message_rendering import ChatRenderer
 from app.errors import ConversationNotFound
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from app.store.contract.conversations import ConversationStore

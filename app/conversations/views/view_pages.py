@@ -23,8 +23,8 @@ from app.conversations.views.view_and_summary_objects import (
     build_view_summary_object,
 )
 from app.dialects.item_decoding import decode_item
+from app.dialects.message_rendering import build_message_object
 from app.dialects.missing_tool_results import is_placeholder_result
-from app.dialects.responses.message_rendering import build_message_object
 from app.errors import ItemNotFound, ViewNotFound
 from app.pipeline.chat_request import Caller
 from app.pipeline.persist.kept_instructions import read_instructions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,61 +10,73 @@ import orjson
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.answer_decoding import Answer, AnswerDecoder
+from app.dialects.answer_format import EventStyle
+from app.dialects.body.message import ChatMessage
 from app.dialects.chat.stored_answer import build_stored_completion, render_stored_stream
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import (
-    DONE_FRAME,
-    CompactionProgressStream,
-    EventStyle,
-    render_error_frames,
-    splice_fields,
-)
-from app.dialects.chat.stream_relay import StreamRelay
-from app.dialects.sse import SseDecoder
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.chat.stream_encoder import encode_completion
+from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
+from app.dialects.chat.stream_splicer import ChatStreamSplicer
+from app.dialects.messages.message import find_message_with_thinking
 from app.errors import GatewayError
 
 
 class ChatAnswerFormat:
     """Writes one chat completion. The provider's bytes are relayed, with our fields added."""
 
-    __slots__ = ("_progress_stream", "answer_id", "keeps_original")
+    __slots__ = ("_find_relay", "_log_message", "_progress_stream", "answer_id")
 
+    protocol = ChatStreamDecoder.protocol
     answer_id: str | None
-    keeps_original: bool
 
     def __init__(self) -> None:
-        self.answer_id, self.keeps_original = None, False
+        self.answer_id = None
+        # Weak, since the relay may lead back here: a reference cycle would hold the request after its end.
+        self._find_relay: Callable[[], ChatStreamSplicer | None] = lambda: None
+        self._log_message: Item | None = None
         self._progress_stream: CompactionProgressStream | None = None
 
-    def render_whole_answer(
-        self, collector: StreamCollector, body: bytes, original_body: bytes | None, fields: bytes
-    ) -> bytes:
+    def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
+        if answer.protocol == ChatStreamDecoder.protocol:
+            return answer, body
+        self._log_message = find_message_with_thinking(answer)
+        body = encode_completion(answer.decode_whole(body))
+        translated = ChatStreamDecoder()
+        translated.add_whole(body)
+        return translated, body
+
+    def render_whole_answer(self, answer: Answer, body: bytes, fields: bytes) -> bytes:
         return splice_fields(body, fields)
 
-    def build_answer_message(self, collector: StreamCollector, original_body: bytes | None) -> Item:
-        return ChatMessage.from_body(collector.build_message())
+    def build_answer_message(self, answer: Answer) -> Item:
+        assert isinstance(answer, ChatStreamDecoder)
+        return self._log_message or ChatMessage.from_body(answer.build_message())
 
-    def build_facts(self, collector: StreamCollector) -> dict[str, Any]:
-        return collector.build_facts()
+    def build_facts(self, answer: Answer) -> dict[str, Any]:
+        return {**answer.build_facts()}
 
     def build_relay(
         self,
-        decoder: SseDecoder,
+        answer: AnswerDecoder,
         fields: bytes,
         render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
         *,
         include_usage: bool,
         source: str,
-    ) -> StreamRelay:
-        return StreamRelay(
-            decoder,
+    ) -> ChatStreamSplicer:
+        progress, is_foreign = self._progress_stream, answer.protocol != self.protocol
+        answer.tells_others = not is_foreign
+        relay = ChatStreamSplicer(
             fields,
             render_last_fields,
             include_usage=include_usage,
-            progress_stream=self._progress_stream,
+            progress_stream=progress,
             source=source,
+            foreign_decoder=answer if is_foreign or progress is not None else None,
         )
+        self._find_relay = weakref.ref(relay)
+        return relay
 
     def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
         self._progress_stream = CompactionProgressStream(
@@ -75,8 +88,9 @@ class ChatAnswerFormat:
         return self._progress_stream.render_start(event)
 
     def render_heartbeat(self) -> bytes:
-        assert self._progress_stream is not None
-        return self._progress_stream.render_heartbeat()
+        if (relay := self._find_relay()) is not None:
+            return relay.render_heartbeat()
+        return b"" if self._progress_stream is None else self._progress_stream.render_heartbeat()
 
     def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
         assert self._progress_stream is not None

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from app.conversation.conversation_types import LogMessage
-from app.dialects.chat.message import decode_body
+from app.dialects.body.message import decode_body
 from app.dialects.chat.stream_frames import DONE_FRAME
 
 
@@ -16,7 +16,7 @@ def build_stored_completion(entry: LogMessage, model: str) -> dict[str, Any]:
     """Builds OpenAI's completion object of a stored answer.
 
     Args:
-        entry: the answer; its facts are those of `StreamCollector.build_facts`.
+        entry: the answer; its facts are those of `ChatStreamDecoder.build_facts`.
         model: the name that the request has, used if the provider reported none.
     """
     facts = entry.meta or {}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
+from app.conversation.conversation_types import LogMessage, StoredCompletion
 from app.dialects.chat.stored_answer import build_stored_completion
+from app.dialects.request_body import decode_field
+from app.errors import InvalidRequest
 
 ECHOED_FIELDS: Final = (
     "temperature",
@@ -36,9 +40,15 @@ PARAMETERS: Final = (
 """Fields that the object repeats; null if the request did not have them."""
 
 
-def build_completion_id(conversation: Conversation) -> str:
-    """Builds a completion's id from its place in the log, if the provider's id is missing or cannot be stored."""
-    return f"chatcmpl-{conversation.id.removeprefix('conv_')}-{conversation.head_seq}"
+def select_kept_fields(fields: Mapping[str, bytes], request_id: str) -> dict[str, Any]:
+    """Returns the fields of a request that are kept for the object."""
+    kept: dict[str, Any] = {"request_id": request_id}
+    for name in ECHOED_FIELDS:
+        # A value that only the provider could read is not kept.
+        with suppress(InvalidRequest):
+            if (value := decode_field(fields, name)) is not None:
+                kept[name] = value
+    return kept
 
 
 def build_completion_object(completion: StoredCompletion, answer: LogMessage, *, is_redacted: bool) -> dict[str, Any]:

@@ -25,10 +25,8 @@ class ToolCallCollector:
         self._calls: list[PartialToolCall] = []
         self._latest_by_index: dict[int, PartialToolCall] = {}
 
-    def add_fragment(self, fragment: Mapping[str, Any]) -> int:
-        """Adds one element of a delta's `tool_calls` and returns the number of its call, in order of their
-        beginnings.
-        """
+    def add_fragment(self, fragment: Mapping[str, Any]) -> None:
+        """Adds one element of a delta's `tool_calls`."""
         index = _parse_call_index(fragment.get("index"))
         call = self._find_continued_call(index, fragment)
         if call is None:
@@ -37,20 +35,11 @@ class ToolCallCollector:
         if index is not None:
             self._latest_by_index[index] = call
         call.merge_fragment(fragment)
-        return next(at for at in range(len(self._calls) - 1, -1, -1) if self._calls[at] is call)
 
     @property
     def partial_calls(self) -> Sequence[PartialToolCall]:
         """The calls as far as they have come, in order of their beginnings."""
         return self._calls
-
-    def function_name(self, number: int) -> str:
-        """Returns the function's name as far as it has come; empty if the call is of another kind."""
-        return self._calls[number].name
-
-    def build_call(self, number: int) -> dict[str, Any]:
-        """Returns one call as far as it has come, by its number in order of beginnings."""
-        return self._calls[number].to_json()
 
     def build_calls(self) -> list[dict[str, Any]]:
         """Returns the calls as a client would send them back, by index."""

@@ -8,31 +8,26 @@ from typing import Any
 
 import orjson
 
-from app.conversation.conversation_types import LogMessage
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX, LogMessage
 from app.conversation.item import Item
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import EventStyle
-from app.dialects.responses import stream_events
+from app.dialects.answer_decoding import Answer, AnswerDecoder
+from app.dialects.answer_format import EventStyle, render_progress_event
+from app.dialects.items.message import build_items_message
 from app.dialects.responses.answer_message import build_answer_message
-from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
+from app.dialects.responses.answer_relay import ResponsesStreamRelay
 from app.dialects.responses.lifecycle_events import LifecycleWriter
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.output_writer import OutputWriter, read_logprobs
-from app.dialects.responses.response_object import (
-    ResponseObject,
-    find_incomplete_reason,
-    read_output_items,
-)
+from app.dialects.responses.response_object import ResponseObject, find_incomplete_reason
 from app.dialects.responses.stored_answer import (
     CREATED_AT,
     PROVIDER_FACTS_KEY,
     render_stored_response,
     render_stored_stream,
 )
+from app.dialects.responses.stream_decoder import ResponsesStreamDecoder
+from app.dialects.responses.stream_encoder import ResponsesStreamEncoder
 from app.dialects.responses.stream_events import COMPLETED, INCOMPLETE, EventWriter
-from app.dialects.responses.stream_relay import ResponsesStreamRelay
+from app.dialects.responses.stream_events import Item as OutputItem
 from app.dialects.responses.tools import list_namespaced_names
-from app.dialects.sse import SseDecoder
 from app.errors import GatewayError
 
 
@@ -50,63 +45,65 @@ class ResponsesAnswerFormat:
         "_find_relay",
         "_lifecycle",
         "_names",
-        "_original_body",
         "_progress_fields",
         "_style",
+        "_whole_items",
         "answer_id",
-        "keeps_original",
     )
 
+    protocol = ResponsesStreamDecoder.protocol
     answer_id: str | None
-    keeps_original: bool
 
     def __init__(self, response_id: str, created_at: int, fields: Mapping[str, bytes]) -> None:
-        self.answer_id, self.keeps_original = response_id, True
+        self.answer_id = response_id
         self._fields = fields
         self._lifecycle = LifecycleWriter(ResponseObject(response_id, created_at, fields))
         self._names = list_namespaced_names(orjson.loads(fields.get("tools", b"[]")))
         # Weak, since the relay leads back here: a reference cycle would hold the request after its end.
         self._find_relay: Callable[[], ResponsesStreamRelay | None] = lambda: None
-        self._original_body: bytes | None = None
+        self._whole_items: list[OutputItem] = []
         self._style: EventStyle = "off"
         self._progress_fields = b""
 
-    def render_whole_answer(
-        self, collector: StreamCollector, body: bytes, original_body: bytes | None, fields: bytes
-    ) -> bytes:
+    def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
+        if answer.protocol != ResponsesStreamDecoder.protocol:
+            output = ResponsesStreamEncoder(self._lifecycle.response, EventWriter(), self._names)
+            output.encode(answer.decode_whole(body))
+            output.write_end(is_cut_off=find_incomplete_reason(answer.finish) is not None)
+            self._whole_items = output.items
+        return answer, body
+
+    def render_whole_answer(self, answer: Answer, body: bytes, fields: bytes) -> bytes:
         response = self._lifecycle.response
-        if original_body is not None:
-            return response.render_original(original_body, fields)
-        reason = find_incomplete_reason(collector.finish)
+        if isinstance(answer, ResponsesStreamDecoder) and answer.last_response is not None:
+            return response.render_original(answer.last_response, fields)
+        reason = find_incomplete_reason(answer.finish)
         return response.render(
             fields,
             status=COMPLETED if reason is None else INCOMPLETE,
-            model=collector.model,
-            output=self._build_items(collector, body),
-            usage=collector.usage,
+            model=answer.model,
+            output=self._whole_items,
+            usage=answer.usage,
             incomplete_reason=reason,
         )
 
-    def build_answer_message(self, collector: StreamCollector, original_body: bytes | None) -> Item:
-        self._original_body = original_body
-        if original_body is not None and (items := read_output_items(original_body)):
-            return ResponsesMessage.from_raw_items(items)
-        return build_answer_message(collector.build_message(), self._build_items(collector), self._lifecycle.response)
+    def build_answer_message(self, answer: Answer) -> Item:
+        if isinstance(answer, ResponsesStreamDecoder):
+            return build_items_message(answer.list_items())
+        return build_answer_message(answer.build_item(), self._whole_items, self._lifecycle.response)
 
-    def build_facts(self, collector: StreamCollector) -> dict[str, Any]:
+    def build_facts(self, answer: Answer) -> dict[str, Any]:
         response = self._lifecycle.response
-        facts = {**collector.build_facts(), CREATED_AT: response.created_at}
-        relay = self._find_relay()
-        original = self._original_body if relay is None else relay.last_original_response
-        if original is not None:
+        facts = {**answer.build_facts(), CREATED_AT: response.created_at}
+        if isinstance(answer, ResponsesStreamDecoder) and answer.last_response is not None:
             facts[PROVIDER_FACTS_KEY] = response.read_provider_facts(
-                original, usage=collector.usage, incomplete_reason=find_incomplete_reason(collector.finish)
+                answer.last_response, usage=answer.usage, incomplete_reason=find_incomplete_reason(answer.finish)
             )
         return facts
 
     def build_relay(
         self,
-        decoder: SseDecoder,
+        answer: AnswerDecoder,
         fields: bytes,
         render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
         *,
@@ -114,7 +111,7 @@ class ResponsesAnswerFormat:
         source: str,
     ) -> ResponsesStreamRelay:
         relay = ResponsesStreamRelay(
-            decoder,
+            answer,
             fields,
             render_last_fields,
             source=source,
@@ -132,7 +129,10 @@ class ResponsesAnswerFormat:
 
     def render_heartbeat(self) -> bytes:
         # An event, not a comment: clients such as Codex count the time since the last event.
-        return self._lifecycle.write_progress(self._progress_fields)
+        if (relay := self._find_relay()) is not None:
+            return relay.render_heartbeat()
+        is_running = self._lifecycle.has_begun and self._lifecycle.end is None
+        return self._lifecycle.write_progress(self._progress_fields) if is_running else b""
 
     def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
         self._progress_fields = fields
@@ -173,24 +173,7 @@ class ResponsesAnswerFormat:
 
     def _render_progress(self, event: Mapping[str, Any]) -> bytes:
         lifecycle, fields = self._lifecycle, self._progress_fields
-        if self._style == "chunk":
-            return lifecycle.write_progress(fields, extra={"context_event": dict(event)})
-        frame = lifecycle.write_progress(fields)
-        if self._style == "named":
-            return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
-        if self._style == "comment":
-            return b": %b %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
-        return frame
-
-    def _build_items(self, collector: StreamCollector, body: bytes | None = None) -> list[stream_events.Item]:
-        """Builds the items of a whole answer of a chat provider."""
-        output = OutputWriter(self._lifecycle.response, collector.first_choice, EventWriter(), self._names)
-        if body is not None and self._lifecycle.response.shows_logprobs:
-            output.write_new_content(read_logprobs(body))
-        else:
-            output.write_new_content()
-        output.write_end(is_cut_off=find_incomplete_reason(collector.finish) is not None)
-        return output.items
+        return render_progress_event(self._style, event, lambda extra: lifecycle.write_progress(fields, extra=extra))
 
     def _identify_stored_answer(self, entry: LogMessage) -> tuple[str, int]:
         """Returns the id and the time that the answer had for the client that got it first."""

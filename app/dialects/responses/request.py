@@ -12,14 +12,9 @@ import orjson
 
 from app.conversation.identity import is_valid_conversation_id
 from app.conversation.names import check_name
-from app.dialects.chat.request import check_request_names, decode_field
-from app.dialects.responses.input_items import (
-    encode_instructions,
-    encode_text_input,
-    find_item_groups,
-    join_item_groups,
-)
-from app.dialects.responses.item_kinds import ItemFields
+from app.dialects.items.input_items import encode_instructions, encode_text_input, find_item_groups, join_item_groups
+from app.dialects.items.item_kinds import ItemFields
+from app.dialects.request_body import check_request_names, decode_field
 from app.dialects.responses.tools import check_tool_choice, check_tools, list_tools
 from app.errors import InvalidRequest
 

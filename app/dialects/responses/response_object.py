@@ -11,8 +11,9 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.dialects.chat.stream_frames import read_error_body, splice_fields
-from app.dialects.chat.usage import read_usage
+from app.dialects.chat.stream_frames import splice_fields
+from app.dialects.error_body import read_error_body
+from app.dialects.usage import read_usage
 from app.errors import GatewayError, UpstreamRefused
 
 DEFAULT_ECHO: Final[Mapping[str, bytes]] = {
@@ -206,15 +207,6 @@ def replace_output(body: bytes, items: Sequence[bytes]) -> bytes:
         msgspec.DecodeError: the body is not a JSON object.
     """
     return _encode({**_decode_members(body), "output": [msgspec.Raw(item) for item in items]})
-
-
-def read_output_items(body: bytes) -> list[bytes]:
-    """Reads the items of a Responses provider's object, each with its bytes.
-
-    Raises:
-        msgspec.DecodeError: the body is not an object with a list `output`.
-    """
-    return [bytes(raw) for raw in _decode_items(_decode_members(body).get("output", msgspec.Raw(b"[]")))]
 
 
 def find_incomplete_reason(finish_reason: str | None) -> str | None:

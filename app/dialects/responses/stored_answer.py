@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
-from app.conversation.conversation_types import LogMessage
+from app.conversation.conversation_types import LogMessage, StoredCompletion
+from app.dialects.message_rendering import build_output_items
 from app.dialects.responses.lifecycle_events import LifecycleWriter
-from app.dialects.responses.message_rendering import build_output_items
 from app.dialects.responses.response_object import ResponseObject, find_incomplete_reason
+from app.dialects.responses.stored_response import build_request_fields
 from app.dialects.responses.stream_events import COMPLETED, INCOMPLETE, Item, write_whole_item
 
 CREATED_AT: Final = "created_at"
@@ -59,6 +60,26 @@ def render_stored_stream(
         yield write_whole_item(item, index, lifecycle.events)
     last_response = _render_response(response, entry, model, gateway_fields, items)
     yield lifecycle.write_last_event(f"response.{_choose_status(entry)}", last_response)
+
+
+def render_kept_response(
+    response: StoredCompletion, answer: LogMessage, conversation_id: str, include: Sequence[str]
+) -> bytes:
+    """Renders a response that was kept as a response object.
+
+    Args:
+        answer: the answer in the log.
+        include: what the object has besides, as `include` of a request.
+    """
+    fields = {**build_request_fields(response), "include": orjson.dumps(list(include))}
+    facts = answer.meta or {}
+    gateway_fields = {
+        "context_status": facts.get("context_status", "full"),
+        "conversation_id": conversation_id,
+        "context": facts.get("context", {}),
+    }
+    created_at = int(facts.get(CREATED_AT, response.created_at.timestamp()))
+    return render_stored_response(response.id, created_at, fields, answer, response.model, gateway_fields)
 
 
 def _build_shown_items(response: ResponseObject, entry: LogMessage) -> list[Item]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from app.conversation.names import check_name
-from app.dialects.responses.item_kinds import join_tool_name
+from app.dialects.items.item_kinds import join_tool_name
 from app.errors import InvalidRequest
 
 SCHEMA_MEMBERS: Final = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.conversation.api_keys import KeyBudget
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.pipeline.admission.rate_limits import CountedCall, RateLimits
 from app.store.key_budgets import KeyBudgets
 

@@ -64,6 +64,11 @@ class AttemptWaiter:
         return self._attempt.request.answer_format
 
     @property
+    def accepts_events(self) -> bool:
+        """Whether the client takes events besides the answer."""
+        return self._request.event_style != "off"
+
+    @property
     def is_gone(self) -> bool:
         return self.has_disconnected or self._is_disconnected()
 

@@ -7,11 +7,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from app.conversation.conversation_types import LogMessage
-from app.dialects.responses.reasoning_restoration import (
-    find_bare_reasoning,
-    list_encrypted_contents,
-    restore_reasoning,
-)
+from app.dialects.reasoning_restoration import find_bare_reasoning, restore_reasoning
+from app.dialects.sealed_parts import find_loop_answer, list_sealed_parts, restore_thinking
 from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest
 from app.store.contract.conversations import ConversationStore
@@ -74,6 +71,21 @@ class FieldRestorer:
         restored = restore_reasoning(messages, [entry.message.raw for entry in stored_answers])
         return view_messages if restored == messages else restored
 
+    async def restore_thinking(
+        self, resolved_request: ResolvedRequest, view_messages: Sequence[bytes] | None, client_messages: Sequence[bytes]
+    ) -> Sequence[bytes] | None:
+        """Puts stored answers with thinking in the place of the same answers of the client, which has no place for
+        thinking, in the open tool loop. Arguments and result as of `restore_fields`."""
+        if resolved_request.client_messages is None or OPAQUE_ORIGINS not in resolved_request.conversation.state:
+            return view_messages
+        messages = [bytes(raw) for raw in (client_messages if view_messages is None else view_messages)]
+        first = find_loop_answer(messages)
+        if first is None:
+            return view_messages
+        stored_answers = await self._read_stored_answers(resolved_request, len(messages) - first)
+        restored = restore_thinking(messages, [entry.message for entry in stored_answers])
+        return view_messages if restored == messages else restored
+
     async def read_own_contents(
         self, resolved_request: ResolvedRequest, deployment_key: str, message_count: int
     ) -> Set[str]:
@@ -84,7 +96,7 @@ class FieldRestorer:
         """
         answers = await self._read_stored_answers(resolved_request, message_count)
         own_answers = [entry for entry in answers if (entry.meta or {}).get(OPAQUE_ORIGIN) == deployment_key]
-        return {content for entry in own_answers for content in list_encrypted_contents(entry.message.raw)}
+        return {content for entry in own_answers for content in list_sealed_parts(entry.message.raw)}
 
     async def _read_stored_answers(self, resolved_request: ResolvedRequest, message_count: int) -> list[LogMessage]:
         """Reads the stored answers among the last messages of the log.

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.dialects.chat.search_tool import (
-    FLAT_TOOL_DEFINITION,
-    TOOL_DEFINITION,
+from app.dialects.search_tool_fields import (
+    DEFINITIONS,
     accepts_search_tool,
     add_search_tool,
     build_next_round_fields,
@@ -51,8 +50,7 @@ def may_offer_search_tool(request: ChatRequest, strip_fields: Sequence[str]) -> 
 
 def offer_search_tool(request: ChatRequest) -> ChatRequest:
     """Adds the search tool after the client's tools."""
-    definition = TOOL_DEFINITION if request.protocol == "chat" else FLAT_TOOL_DEFINITION
-    return replace(request, raw_fields=add_search_tool(request.raw_fields, definition))
+    return replace(request, raw_fields=add_search_tool(request.raw_fields, DEFINITIONS[request.protocol]))
 
 
 def build_next_round_request(
@@ -67,6 +65,10 @@ def build_next_round_request(
     """
     client_tools = request_without_tool.raw_fields["tools"] if request_without_tool.decode_field("tools") else None
     fields = build_next_round_fields(
-        request.raw_fields, request.decode_field, client_tools, is_last_round=is_last_round
+        request.raw_fields,
+        request.decode_field,
+        client_tools,
+        is_last_round=is_last_round,
+        protocol=request.protocol,
     )
     return replace(request, raw_fields=fields)

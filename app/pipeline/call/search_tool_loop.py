@@ -11,11 +11,16 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan, SummarizeMode
-from app.dialects.chat.round_merging import RoundMerger, StreamRoundMerger, WholeRoundMerger
-from app.dialects.chat.search_tool import build_result_message, parse_search_call
-from app.dialects.chat.stream_frames import is_done_event, render_error_frames
+from app.dialects.answer_decoding import Answer
+from app.dialects.answer_events import AnswerValue, Failure
+from app.dialects.answer_format import AnswerFormat
+from app.dialects.assembled_answer import AssembledAnswer
+from app.dialects.error_body import encode_error_body
+from app.dialects.provider_dialects import make_decoder
+from app.dialects.search_rounds import JoinedEvents, RoundJoiner
 from app.dialects.search_tool import InvalidArguments, SearchToolQuery
-from app.dialects.sse import SseDecoder, SseEvent
+from app.dialects.search_tool_fields import build_result_message, parse_search_call
+from app.dialects.sse import SseEvent
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.call.search_tool_definition import (
     MAX_CALLS_PER_ROUND,
@@ -41,7 +46,6 @@ from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import SearchHit
-from app.upstream.http.http_client_contract import drain_stream
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply
 
@@ -107,49 +111,55 @@ class SearchToolLoop:
             self._models_without_tools.add(model_key)
 
     async def start_streamed_rounds(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
-        """Starts a stream that runs the model's searches and continues. Returns when the first frame for the client is
-        ready.
+        """Starts a stream that runs the model's searches and continues. Returns when something for the client has come.
 
         Raises:
-            GatewayError: the upstream failed before the first frame.
+            GatewayError: the upstream failed before that.
         """
         assert isinstance(upstream_answer.reply, StreamReply)
-        current_reply = _CurrentReply(upstream_answer.reply)
+        reply = _JoinedReply(self._build_rounds(turn, upstream_answer), upstream_answer, turn.request.answer_format)
         try:
-            rounds = self._build_rounds(turn, upstream_answer)
-            frames = _stream_merged_frames(rounds, current_reply, upstream_answer.deployment.key)
-            decoder = SseDecoder(upstream_answer.deployment.key)
             # Until here a failure can still become an HTTP error, because no byte has been sent.
-            first_frames = await anext(frames, b"")
-            return replace(
-                upstream_answer,
-                reply=StreamReply(current_reply, decoder.feed(first_frames), _stream_with_error_event(frames), decoder),
-            )
+            await reply.wait_for_first_events()
         except BaseException:
-            await current_reply.aclose()
+            await reply.aclose()
             raise
+        return replace(upstream_answer, reply=reply)
 
-    async def run_whole_rounds(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
-        """Runs the model's searches until it answers, and returns all rounds as one answer that is not streamed.
+    async def run_whole_rounds(self, turn: Turn, upstream_answer: UpstreamAnswer) -> tuple[Answer, BufferedReply]:
+        """Runs the model's searches until it answers.
+
+        Returns:
+            All rounds as one answer, and the reply to the last one; the provider's answer if nothing of it is hidden.
 
         Raises:
-            GatewayError: the upstream failed, or a reply is not a chat completion.
+            GatewayError: the upstream failed, or a reply is not an answer.
         """
-        rounds = self._build_rounds(turn, upstream_answer)
-        merger = WholeRoundMerger()
+        rounds, joiner = self._build_rounds(turn, upstream_answer), None
+        values: list[AnswerValue] = []
         while True:
-            assert isinstance(upstream_answer.reply, BufferedReply)
-            body = upstream_answer.reply.body
-            merger.add_round(
-                body, parse_whole_answer(body, upstream_answer.deployment), is_last_round=rounds.is_last_round
-            )
-            if not merger.search_calls:
-                return _replace_body(upstream_answer, merger.render_body())
-            next_answer = await rounds.run_next_round(merger)
+            reply, deployment = upstream_answer.reply, upstream_answer.deployment
+            assert isinstance(reply, BufferedReply)
+            answer = parse_whole_answer(reply.body, deployment, reply.protocol)
+            if joiner is None:
+                is_same = turn.request.answer_format.protocol == reply.protocol
+                joiner = RoundJoiner(
+                    answer, is_same_protocol=is_same, may_pass=False, is_last_round=rounds.is_last_round
+                )
+            else:
+                joiner.begin_round(answer, is_last_round=rounds.is_last_round)
+            values += joiner.join_values(answer.decode_whole(reply.body))
+            if not joiner.has_hidden:
+                return parse_whole_answer(reply.body, deployment, reply.protocol), reply
+            if not joiner.search_calls:
+                break
+            next_answer = await rounds.run_next_round(joiner)
             if next_answer is None:
                 # The window is full. The text so far is an answer that was cut off.
-                return _replace_body(upstream_answer, merger.render_body(is_cut_off=True))
+                values += joiner.cut_off()
+                break
             upstream_answer = next_answer
+        return AssembledAnswer(values), reply
 
     def _may_offer_tool(self, turn: Turn) -> bool:
         if not turn.resolved_request.is_stored or turn.model_key in self._models_without_tools:
@@ -212,7 +222,7 @@ class _SearchRounds:
         """Whether the model must answer without another search."""
         return self._is_out_of_room or self._search_tool_session.rounds >= MAX_SEARCH_ROUNDS
 
-    async def run_next_round(self, merger: RoundMerger) -> UpstreamAnswer | None:
+    async def run_next_round(self, joiner: RoundJoiner) -> UpstreamAnswer | None:
         """Runs the searches with which the current round ended, and calls the upstream for the next round.
 
         Returns:
@@ -221,7 +231,7 @@ class _SearchRounds:
         Raises:
             GatewayError: the upstream failed.
         """
-        calls, shortened_message, usages = merger.search_calls, merger.build_call_message(), merger.reported_usages
+        calls, shortened_message, usages = joiner.search_calls, joiner.build_call_message(), joiner.reported_usages
         (message_tokens,) = await self._message_counter.count_message_tokens([shortened_message], self._encoding)
         budget = self._sent_view.budget
         tokens = self._prompt_tokens + message_tokens
@@ -296,83 +306,84 @@ class _SearchRounds:
         return await asyncio.to_thread(render_search_result, hidden_matches, tool_query.query, limit, count_tokens)
 
 
-class _CurrentReply:
-    """Stands for the reply of the current round, so that closing the client's stream closes the right reply."""
+class _JoinedReply(StreamReply):
+    """The streams of all rounds of one answer, as one stream.
 
-    original_body: bytes | None = None
+    Args:
+        upstream_answer: the first round.
+    """
 
-    def __init__(self, stream_reply: StreamReply) -> None:
-        self.stream_reply = stream_reply
-        self.status = stream_reply.status
-        self.headers = stream_reply.headers
+    def __init__(self, rounds: _SearchRounds, upstream_answer: UpstreamAnswer, answer_format: AnswerFormat) -> None:
+        assert isinstance(upstream_answer.reply, StreamReply)
+        self._current_reply = reply = upstream_answer.reply
+        """The reply of the current round."""
+        self.first_events: JoinedEvents = JoinedEvents()
+        self.protocol, self.status, self.headers = reply.protocol, reply.status, reply.headers
+        self._rounds = rounds
+        self._source = upstream_answer.deployment.key
+        self._is_same_protocol = answer_format.protocol == reply.protocol
+        self._events = self._join_rounds()
 
-    async def read(self) -> bytes:
-        return b"".join([piece async for piece in self.stream_reply.remaining_bytes])
+    async def wait_for_first_events(self) -> None:
+        """Waits until something for the client has come."""
+        self.first_events = await anext(self._events, self.first_events)
 
-    def iter_bytes(self) -> AsyncIterator[bytes]:
-        return self.stream_reply.remaining_bytes
+    def iter_events(self) -> AsyncIterator[Sequence[SseEvent]]:
+        return self._events
+
+    async def drain(self) -> None:
+        await self._current_reply.drain()
 
     async def aclose(self) -> None:
-        await self.stream_reply.aclose()
+        await self._current_reply.aclose()
 
-
-async def _stream_merged_frames(
-    rounds: _SearchRounds, current_reply: _CurrentReply, source: str
-) -> AsyncGenerator[bytes, None]:
-    """Streams the client's frames of all rounds as one stream; frames that came together stay together."""
-    merger = StreamRoundMerger(source)
-    while True:
-        async for events in _stream_event_batches(current_reply.stream_reply, merger):
-            if frames := b"".join(map(merger.render_frame, events)):
-                yield frames
-        if not merger.search_calls:
-            return
-        await current_reply.aclose()
-        upstream_answer = await rounds.run_next_round(merger)
-        if upstream_answer is None:
-            for frame in merger.render_cut_off_end():
-                yield frame
-            return
-        assert isinstance(upstream_answer.reply, StreamReply)
-        current_reply.stream_reply = upstream_answer.reply
-        merger.begin_round(is_last_round=rounds.is_last_round)
-
-
-async def _stream_event_batches(
-    stream_reply: StreamReply, merger: StreamRoundMerger
-) -> AsyncGenerator[list[SseEvent], None]:
-    """Streams the events of one round in the batches in which they come.
-
-    A round that another round follows ends at its `[DONE]`, or when its connection breaks: its calls are complete.
-    """
-    try:
-        yield stream_reply.first_events
-        if merger.search_calls and any(map(is_done_event, stream_reply.first_events)):
-            return
-        async for piece in stream_reply.remaining_bytes:
-            events = stream_reply.decoder.feed(piece)
-            yield events
-            if merger.search_calls and any(map(is_done_event, events)):
-                await drain_stream(stream_reply.remaining_bytes)
+    async def _join_rounds(self) -> AsyncGenerator[JoinedEvents, None]:
+        """Yields what has come for the client; what came together stays together."""
+        joiner = RoundJoiner(make_decoder(self.protocol, self._source), is_same_protocol=self._is_same_protocol)
+        has_begun = False
+        while True:
+            async for joined in self._join_round(joiner):
+                if joined or joined.values:
+                    has_begun = True
+                    yield joined
+            if not joiner.search_calls:
+                yield JoinedEvents(values=joiner.join_rest())
                 return
-        yield stream_reply.decoder.flush()
-    except UpstreamUnavailable:
-        if not merger.search_calls:
-            raise
+            await self._current_reply.aclose()
+            try:
+                upstream_answer = await self._rounds.run_next_round(joiner)
+            except UpstreamUnavailable:  # the relay makes the end of the stream of it
+                raise
+            except GatewayError as error:
+                if not has_begun:
+                    raise
+                # The client has read a part of the answer, so the refusal cannot become an HTTP error.
+                yield JoinedEvents(values=[Failure(encode_error_body(error))])
+                return
+            if upstream_answer is None:
+                yield JoinedEvents(values=joiner.cut_off())
+                return
+            assert isinstance(upstream_answer.reply, StreamReply)
+            self._current_reply = upstream_answer.reply
+            decoder = make_decoder(self._current_reply.protocol, self._source)
+            joiner.begin_round(decoder, is_last_round=self._rounds.is_last_round)
 
-
-async def _stream_with_error_event(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Streams the frames, and turns the refusal of a further round into an error event.
-
-    The client has read a part of the answer by then, so the refusal cannot become an HTTP error.
-    """
-    try:
-        async for frame in frames:
-            yield frame
-    except UpstreamUnavailable:  # the relay turns this one into an error event
-        raise
-    except GatewayError as error:
-        yield render_error_frames(error)
+    async def _join_round(self, joiner: RoundJoiner) -> AsyncGenerator[JoinedEvents, None]:
+        """Yields what the current round says. A round that another round follows ends with its last event, or when its
+        connection breaks: its calls are complete."""
+        reply = self._current_reply
+        try:
+            yield joiner.join_events(reply.first_events)
+            if not joiner.has_round_ended:
+                async for events in reply.iter_events():
+                    yield joiner.join_events(events)
+                    if joiner.has_round_ended:
+                        break
+            if joiner.has_round_ended:
+                await reply.drain()
+        except UpstreamUnavailable:
+            if not joiner.search_calls:
+                raise
 
 
 def may_have_refused_tool(turn: Turn, refused: UpstreamRefused) -> bool:
@@ -410,9 +421,3 @@ def _is_shown_before_boundary(seq: int, plan: Plan) -> bool:
 def _has_hidden_messages(plan: Plan) -> bool:
     """Whether there are messages to search: some that the view does not show, or some that will be summarized."""
     return plan.boundary_seq > 0 or bool(plan.to_summarize)
-
-
-def _replace_body(upstream_answer: UpstreamAnswer, body: bytes) -> UpstreamAnswer:
-    return replace(
-        upstream_answer, reply=BufferedReply(upstream_answer.reply.status, upstream_answer.reply.headers, body)
-    )

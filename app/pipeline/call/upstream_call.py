@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from app.context.calibration import Calibration
 from app.conversation.conversation_types import Conversation
-from app.dialects.chat.stream_relay import BAD_GATEWAY
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.answer_decoding import BAD_GATEWAY
+from app.dialects.sealed_parts import list_sealed_parts
+from app.dialects.usage import TokenUsage
 from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused
 from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.call.upstream_reply import (
@@ -106,6 +107,7 @@ class UpstreamCaller:
                 deployment,
                 sent_view.compute_lowered_output_limit(),
                 own_contents=await self._find_own_contents(deployment, turn, messages),
+                is_edited=_is_edited(turn, sent_view),
             )
             if built.warnings:
                 sent_views[deployment.key] = replace(sent_view, warnings=(*sent_view.warnings, *built.warnings))
@@ -117,12 +119,9 @@ class UpstreamCaller:
             tenant=turn.request.caller.tenant,
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
-            keeps_original=turn.keeps_original_answer,
         )
         deployment = opened.deployment
-        reply, error_body = await read_first_event_or_body(
-            opened.reply, stream=turn.request.stream, source=deployment.key
-        )
+        reply, error_body = await read_first_event_or_body(opened.reply, deployment, stream=turn.request.stream)
         sent_view = sent_views[deployment.key]
         if error_body is None:
             return UpstreamAnswer(reply, deployment, sent_view)
@@ -158,12 +157,16 @@ class UpstreamCaller:
         await self._reserve_cost(turn, sent_view, deployment, added_tokens)
         restored_messages = await self._restore_messages(deployment, turn, sent_view)
         messages = [*(turn.request.raw_messages if restored_messages is None else restored_messages), *added_messages]
+        own_contents = await self._find_own_contents(deployment, turn, restored_messages)
+        if own_contents is not None:  # those of the rounds before come from this deployment
+            own_contents |= {content for raw in added_messages for content in list_sealed_parts(raw)}
         built = build_upstream_body(
             turn.request,
             messages,
             deployment,
             sent_view.compute_lowered_output_limit(added_tokens),
-            own_contents=await self._find_own_contents(deployment, turn, restored_messages),
+            own_contents=own_contents,
+            is_edited=_is_edited(turn, sent_view),
         )
 
         async def body_for(_: ModelDeployment) -> bytes:
@@ -176,9 +179,7 @@ class UpstreamCaller:
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
         )
-        reply, error_body = await read_first_event_or_body(
-            opened.reply, stream=turn.request.stream, source=deployment.key
-        )
+        reply, error_body = await read_first_event_or_body(opened.reply, deployment, stream=turn.request.stream)
         if error_body is None:
             return UpstreamAnswer(reply, deployment, sent_view)
         return await _accept_reply_or_raise(reply, error_body, deployment, sent_view, stream=turn.request.stream)
@@ -199,9 +200,12 @@ class UpstreamCaller:
         if allowance is None or not allowance.has_budget:
             return
         limit = view.compute_lowered_output_limit(added_tokens) or request.max_output_tokens
+        prompt_tokens = view.prompt_tokens + view.budget.calibrate_tokens(added_tokens)
+        # Where writing to the cache has a price, a prompt that is written as a whole is the dearest.
         usage = TokenUsage(
-            view.prompt_tokens + view.budget.calibrate_tokens(added_tokens),
+            prompt_tokens,
             output_tokens=allowance.compute_answer_tokens(limit, request.choice_count),
+            written_tokens=prompt_tokens,
         )
         deployments = turn.target.deployments if deployment is None else (deployment,)
         cost_usd = max(compute_call_cost_usd(one, usage) or 0.0 for one in deployments)
@@ -267,6 +271,8 @@ class UpstreamCaller:
         restorer, messages, client_messages = FieldRestorer(self.store), sent_view.messages, turn.request.raw_messages
         if deployment.provider.protocol == "responses":
             messages = await restorer.restore_reasoning(turn.resolved_request, messages, client_messages)
+        elif deployment.provider.protocol == "anthropic" and turn.request.protocol != "messages":
+            messages = await restorer.restore_thinking(turn.resolved_request, messages, client_messages)
         if deployment.quirks.restore_fields:
             messages = await restorer.restore_fields(
                 deployment.quirks, turn.resolved_request, messages, client_messages
@@ -282,12 +288,18 @@ class UpstreamCaller:
         """
         resolved_request = turn.resolved_request
         origins = resolved_request.conversation.state.get(OPAQUE_ORIGINS) or [turn.model_key]
-        if deployment.provider.protocol != "responses" or deployment.key not in origins:
+        if deployment.provider.protocol == "openai" or deployment.key not in origins:
             return frozenset()
         if len(origins) == 1:
             return None
         count = len(turn.request.raw_messages if messages is None else messages)
         return await FieldRestorer(self.store).read_own_contents(resolved_request, deployment.key, count)
+
+
+def _is_edited(turn: Turn, view: View) -> bool:
+    """Returns whether other messages may stand before an answer than when it was written: shortened by the gateway, or
+    changed by the client."""
+    return view.plan.status != "full" or bool(turn.resolved_request.client_versions)
 
 
 def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow | None:

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
-from app.dialects.answer_format import ORIGINAL_EVENT
-from app.dialects.chat.completion import ANSWER_KEY
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_relay import BAD_GATEWAY
+from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
+from app.dialects.provider_dialects import find_provider_dialect, make_decoder
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamRefused, UpstreamUnavailable
+from app.upstream.http.http_client_contract import drain_stream
 from app.upstream.provider_contract import ModelDeployment, UpstreamReply
-from app.upstream.routing.router import BufferedReply
+from app.upstream.routing.router import STATUS_OK, BufferedReply
 
 STREAM_CONTENT_TYPE: Final = "text/event-stream"
 
@@ -36,9 +35,9 @@ def build_bad_answer_error(deployment: ModelDeployment, reason: str) -> Upstream
 
 
 async def read_first_event_or_body(
-    reply: UpstreamReply, *, stream: bool, source: str
+    reply: UpstreamReply, deployment: ModelDeployment, *, stream: bool
 ) -> tuple[StreamReply | BufferedReply, bytes | None]:
-    """Reads a stream up to its first event, or a reply that is not a stream to its end.
+    """Reads a stream up to its first event that tells what it is, or a reply that is not a stream to its end.
 
     Returns:
         The reply for further reading, and the error body or the first event's data if that is not an answer; None
@@ -49,7 +48,7 @@ async def read_first_event_or_body(
     """
     if stream and is_expected_reply(reply, stream=True):
         try:
-            return await _read_until_first_event(reply, source)
+            return await _read_until_first_event(reply, deployment)
         # Also on cancellation: a connection that nobody closes stays open, and the provider goes on generating.
         except BaseException:
             await reply.aclose()
@@ -58,34 +57,42 @@ async def read_first_event_or_body(
         body = await reply.read()
     finally:
         await reply.aclose()
-    whole_reply = BufferedReply(reply.status, reply.headers, body, reply.original_body)
-    return whole_reply, None if is_expected_reply(whole_reply, stream=stream) and ANSWER_KEY in body else body
+    protocol = deployment.provider.protocol
+    find_answer_start = find_provider_dialect(protocol).find_answer_start
+    whole_reply = BufferedReply(reply.status, reply.headers, body, protocol)
+    is_expected = is_expected_reply(whole_reply, stream=stream)
+    if protocol == "openai" or reply.status != STATUS_OK:
+        return whole_reply, None if is_expected and find_answer_start(body) is True else body
+    decoder = _add_whole_body(make_decoder(protocol, deployment.key), body, deployment)
+    # A response in place of a stream is no error whose words could be passed on.
+    return whole_reply, decoder.error_data or (None if is_expected else b"")
 
 
-async def _read_until_first_event(reply: UpstreamReply, source: str) -> tuple[StreamReply, bytes | None]:
-    decoder = SseDecoder(source)
+async def _read_until_first_event(
+    reply: UpstreamReply, deployment: ModelDeployment
+) -> tuple[StreamReply, bytes | None]:
+    sse_decoder, protocol = SseDecoder(deployment.key), deployment.provider.protocol
     remaining_bytes = reply.iter_bytes()
     first_events: list[SseEvent] = []
     async for piece in remaining_bytes:
-        events = decoder.feed(piece)
+        events = sse_decoder.feed(piece)
         first_events += events
-        data = _find_first_data(events)
-        if data is not None:
-            return StreamReply(reply, first_events, remaining_bytes, decoder), None if ANSWER_KEY in data else data
-    events = decoder.flush()
-    data = _find_first_data(events)
-    if data is None:
-        raise UpstreamUnavailable(f"The stream of {source!r} ended before its answer began.")
-    return StreamReply(reply, first_events + events, remaining_bytes, decoder), None if ANSWER_KEY in data else data
+        start = _find_start(events, protocol)
+        if start is not None:
+            stream_reply = StreamReply(reply, first_events, remaining_bytes, sse_decoder, protocol)
+            return stream_reply, None if start is True else start
+    events = sse_decoder.flush()
+    start = _find_start(events, protocol)
+    if start is None:
+        raise UpstreamUnavailable(f"The stream of {deployment.key!r} ended before its answer began.")
+    stream_reply = StreamReply(reply, first_events + events, remaining_bytes, sse_decoder, protocol)
+    return stream_reply, None if start is True else start
 
 
-def _find_first_data(events: Sequence[SseEvent]) -> bytes | None:
-    """Finds the first chunk among events. An event of the provider's own protocol is none: a stream that begins with
-    `response.created` may still report an overflow.
-    """
-    return next(
-        (event.data for event in events if event.data and event.data.strip() and event.name != ORIGINAL_EVENT), None
-    )
+def _find_start(events: Sequence[SseEvent], protocol: str) -> bytes | Literal[True] | None:
+    dialect = find_provider_dialect(protocol)
+    starts = (dialect.find_answer_start(event.data, event.name) for event in events if event.data)
+    return next((start for start in starts if start is not None), None)
 
 
 class StreamReply:
@@ -93,43 +100,84 @@ class StreamReply:
 
     Attributes:
         first_events: the events that have come.
-        remaining_bytes: the bytes after these events, for `decoder`.
-        decoder: the decoder of the stream; it may hold the beginning of an event.
+        protocol: the protocol of the events.
     """
 
     def __init__(
         self,
         reply: UpstreamReply,
-        first_events: list[SseEvent],
-        remaining_bytes: AsyncIterator[bytes],
-        decoder: SseDecoder,
+        first_events: Sequence[SseEvent],
+        pieces: AsyncIterator[bytes],
+        sse_decoder: SseDecoder,
+        protocol: str,
     ) -> None:
-        self._reply = reply
         self.first_events = first_events
-        self.remaining_bytes = remaining_bytes
-        self.decoder = decoder
+        self.protocol = protocol
         self.status = reply.status
         self.headers: Mapping[str, str] = reply.headers
+        self._reply = reply
+        self._pieces = pieces
+        self._sse_decoder = sse_decoder
+        self._has_ended = False
+
+    def iter_events(self) -> AsyncIterator[Sequence[SseEvent]]:
+        """Yields the events after the first ones, those that came together at once.
+
+        Raises:
+            UpstreamUnavailable: while iterating, if the stream breaks off.
+        """
+        return self
+
+    # No generator: one that is left before its end costs a task.
+    def __aiter__(self) -> AsyncIterator[Sequence[SseEvent]]:
+        return self
+
+    async def __anext__(self) -> Sequence[SseEvent]:
+        if self._has_ended:
+            raise StopAsyncIteration
+        try:
+            return self._sse_decoder.feed(await anext(self._pieces))
+        except StopAsyncIteration:
+            self._has_ended = True
+        return drop_cut_events(self._sse_decoder.flush(), self.protocol)
+
+    async def drain(self) -> None:
+        """Reads the rest of a stream whose last event has come: its connection can be used again only then."""
+        await drain_stream(self._pieces)
 
     async def aclose(self) -> None:
         await self._reply.aclose()
 
 
-def parse_whole_answer(body: bytes, deployment: ModelDeployment) -> StreamCollector:
-    """Collects a deployment's answer that is not streamed.
+def parse_whole_answer(body: bytes, deployment: ModelDeployment, protocol: str) -> AnswerDecoder:
+    """Reads a deployment's answer that is not streamed.
+
+    Args:
+        protocol: the protocol of the body.
 
     Raises:
-        UpstreamUnavailable: the body is not a chat completion.
+        UpstreamUnavailable: the body is not an answer.
         UpstreamRefused: the body is an error although its status is 200.
     """
-    collector = StreamCollector(deployment.key)
-    try:
-        collector.add_completion(body)
-    except UpstreamUnavailable as error:
-        raise build_bad_answer_error(deployment, "answered with something that is not a chat completion") from error
-    if collector.error is not None:
-        raise UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
+    answer = _add_whole_body(make_decoder(protocol, deployment.key), body, deployment)
+    if answer.error_data is not None:
+        raise UpstreamRefused(BAD_GATEWAY, answer.error_data, {"content-type": "application/json"})
     # A finish reason alone is an answer: a model may stop at once, with nothing to say.
-    if not collector.has_content and collector.finish is None:
+    if not answer.has_content and answer.finish is None:
         raise build_bad_answer_error(deployment, "answered with something that is not a chat completion")
-    return collector
+    return answer
+
+
+def _add_whole_body(answer: AnswerDecoder, body: bytes, deployment: ModelDeployment) -> AnswerDecoder:
+    try:
+        answer.add_whole(body)
+    except UpstreamUnavailable as error:
+        if answer.protocol == "openai":
+            raise build_bad_answer_error(deployment, "answered with something that is not a chat completion") from error
+        # Mostly another kind of server answers at that address.
+        name = deployment.provider.name
+        raise UpstreamUnavailable(
+            f"{name!r} answered with something that is not a response of the Responses API.",
+            hint=f"Check providers.{name}.base_url and providers.{name}.protocol.",
+        ) from error
+    return answer

@@ -19,8 +19,8 @@ from app.context.plan.policy import ContextPolicy
 from app.context.view.client_words import NO_WORDS
 from app.conversation.conversation_types import Summary
 from app.conversation.identity import compute_start_position
-from app.dialects.chat.usage import sum_usages
-from app.dialects.responses.request_fields import translate_fields_to_chat
+from app.dialects.client_dialects import CLIENT_DIALECTS
+from app.dialects.usage import sum_usages
 from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.request_record import timed_step
 from app.observability.tracing import current_span, trace_span
@@ -242,10 +242,8 @@ class TurnCompactor:
 def _read_chat_fields(request: ChatRequest) -> Mapping[str, bytes]:
     """Returns the fields of a request in the form of Chat Completions, in which the summarizer's requests are built;
     none if a field has no such form."""
-    if request.protocol == "chat":
-        return request.raw_fields
     try:
-        return translate_fields_to_chat(request.raw_fields).fields
+        return CLIENT_DIALECTS[request.protocol].translate_to_chat(request.raw_fields).fields
     except InvalidRequest:
         return {}
 

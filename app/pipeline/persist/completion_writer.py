@@ -7,11 +7,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, TypeGuard
 
-from app.conversation.conversation_types import Conversation, StoredCompletion
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX, Conversation, StoredCompletion
 from app.conversation.item import Item
-from app.dialects.chat.stored_completion import ECHOED_FIELDS, build_completion_id
-from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
-from app.dialects.responses.stored_response import read_parameters
+from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.errors import InvalidRequest
 from app.observability.request_record import timed_step
 from app.observability.tracing import trace_span
@@ -55,7 +53,7 @@ class CompletionWriter:
         is_response = request.protocol == "responses"
         # Ids that begin as those of responses are kept for responses: the two are read by different endpoints.
         is_storable = _is_storable_id(completion_id) and completion_id.startswith(RESPONSE_ID_PREFIX) == is_response
-        stored_id = completion_id if is_storable and completion_id is not None else build_completion_id(conversation)
+        stored_id = completion_id if is_storable and completion_id is not None else _build_completion_id(conversation)
         if is_response:
             # A reference to an item comes as early as the next request, perhaps at another replica, and cannot be
             # answered without these anchors. So they are written before the client has the whole answer.
@@ -70,10 +68,17 @@ class CompletionWriter:
                 model=request.model,
                 created_at=self._clock(),
                 metadata=_read_metadata(request),
-                parameters=read_parameters(request.raw_fields) if is_response else _read_parameters(request),
+                parameters=CLIENT_DIALECTS[request.protocol].read_kept_parameters(
+                    request.raw_fields, request.request_id
+                ),
                 instructions=tuple(message.raw.decode() for message in resolved_request.instructions),
             )
         )
+
+
+def _build_completion_id(conversation: Conversation) -> str:
+    """Builds a completion's id from its place in the log, if the provider's id is missing or cannot be stored."""
+    return f"chatcmpl-{conversation.id.removeprefix('conv_')}-{conversation.head_seq}"
 
 
 def _is_storable_id(completion_id: str | None) -> TypeGuard[str]:
@@ -85,11 +90,6 @@ def _read_metadata(request: ChatRequest) -> dict[str, str]:
     if not isinstance(pairs, dict):
         return {}
     return {name: value for name, value in pairs.items() if isinstance(value, str)}
-
-
-def _read_parameters(request: ChatRequest) -> dict[str, Any]:
-    values = {name: _read_field(request, name) for name in ECHOED_FIELDS}
-    return {"request_id": request.request_id, **{name: value for name, value in values.items() if value is not None}}
 
 
 def _read_field(request: ChatRequest, name: str) -> Any:

@@ -10,9 +10,8 @@ from app.conversation.conversation_types import Conversation, IssuedAnswer, LogM
 from app.conversation.fingerprints import Fingerprint, list_digests
 from app.conversation.identity import LinkPosition, compute_links_after_messages
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
-from app.dialects.item_decoding import decode_item
-from app.pipeline.resolve.client_history import may_be_answer
+from app.dialects.body.message import ChatMessage
+from app.dialects.item_decoding import decode_item, may_be_answer
 from app.pipeline.resolve.client_log import join_prefill
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 

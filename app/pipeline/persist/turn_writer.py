@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from app.conversation.conversation_types import NAMED, REWRITE_MARK, SHARED_THROUGH, Conversation
 from app.conversation.identity import LinkPosition, make_conversation_id
 from app.conversation.item import Item, may_precede_tool_result
-from app.dialects.responses.stored_response import select_lasting_instructions
+from app.dialects.item_decoding import select_lasting_instructions
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, drop_tracebacks
 from app.observability.request_record import current_request_record
 from app.observability.tracing import (

@@ -19,16 +19,11 @@ from app.conversation.identity import (
     compute_start_position,
 )
 from app.conversation.item import INSTRUCTION_ROLES, Item, count_item_bytes
-from app.dialects.chat.message_checks import check_messages
-from app.dialects.item_decoding import decode_item
+from app.dialects.body.message_checks import check_messages
+from app.dialects.item_decoding import decode_item, is_instructions_field, may_be_answer
 from app.dialects.missing_tool_results import has_missing_tool_results, may_have_tool_calls
-from app.dialects.responses.stored_response import is_instructions_field
 from app.pipeline.chat_request import ChatRequest
 
-ASSISTANT_MARKER: Final = b'"assistant"'
-"""The JSON of every assistant message contains these bytes."""
-ANSWER_ITEM_MARKERS: Final = (b'_call"', b'"reasoning"', b'"compaction"')
-"""The JSON of a message of the Responses API that is an answer, but says no text, contains one of these."""
 MIN_FAST_PATH_MESSAGES: Final = 3
 """Shorter histories are recognised as quickly by their links, so their bytes are not remembered: most requests with one
 message are never continued."""
@@ -207,11 +202,6 @@ async def _compute_positions(messages: Sequence[Item], start: LinkPosition) -> l
     if count_item_bytes(messages) >= LONG_HISTORY_BYTES:
         return await asyncio.to_thread(lambda: list(compute_links_after_messages(messages, start)))
     return list(compute_links_after_messages(messages, start))
-
-
-def may_be_answer(raw: bytes) -> bool:
-    """Returns whether the JSON text of a message may be that of an assistant message."""
-    return ASSISTANT_MARKER in raw or (raw.startswith(b"[") and any(marker in raw for marker in ANSWER_ITEM_MARKERS))
 
 
 def build_client_history(request: ChatRequest, prefix_memory: PrefixMemory | None = None) -> ClientHistory:

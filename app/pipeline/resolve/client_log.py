@@ -15,7 +15,7 @@ from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage
 from app.conversation.history_alignment import Alignment, Element, align, build_element
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
 from app.pipeline.resolve.client_history import ClientHistory
 from app.pipeline.token_counting import MessageCounter

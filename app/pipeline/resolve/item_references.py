@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from app.conversation.conversation_types import AnswerAnchor, Conversation
 from app.conversation.identity import compute_anchor_digest
 from app.conversation.item import Item
-from app.dialects.responses.input_items import find_item_groups, join_item_groups
-from app.dialects.responses.item_reference import find_references, may_have_references
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import build_output_items
-from app.dialects.responses.stored_response import find_response_id, is_instructions_field
+from app.dialects.item_decoding import is_instructions_field
+from app.dialects.items.input_items import find_item_groups, join_item_groups
+from app.dialects.items.item_ids import find_response_id
+from app.dialects.items.item_reference import find_references, may_have_references
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items
 from app.errors import InvalidRequest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import has_other_end_user

@@ -13,7 +13,7 @@ from app.compaction.summarizer.summary_request import SAME_MODEL
 from app.context.calibration import AttachmentCost
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.plan.policy import ContextPolicy
-from app.dialects.chat.counted_content import ATTACHMENT_MARKERS
+from app.dialects.body.counted_content import ATTACHMENT_MARKERS
 from app.errors import PolicyNotFound
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.calibration_slopes import CalibrationSlopes

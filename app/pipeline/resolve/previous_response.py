@@ -15,12 +15,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX, Conversation, LogMessage, StoredCompletion
 from app.conversation.identity import LinkPosition, compute_links_after_messages, make_conversation_id
 from app.conversation.item import Item, may_precede_tool_result
-from app.dialects.item_decoding import decode_item
-from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
-from app.dialects.responses.stored_response import is_instructions_field, select_lasting_instructions
+from app.dialects.item_decoding import decode_item, is_instructions_field, select_lasting_instructions
 from app.errors import PreviousResponseNotFound
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.chat_request import ChatRequest
@@ -201,7 +199,7 @@ async def continues_stored_conversation(store: ConversationStore, request: ChatR
 
 def describe_unstored_turn(request: ChatRequest) -> tuple[str, ...]:
     """Returns the warning that says what is kept of a response with `store: false`."""
-    if request.protocol == "chat" or request.store:
+    if request.protocol != "responses" or request.store:
         return ()
     return (CONTEXT_ONLY_WARNING if request.keeps_context_only else NOTHING_KEPT_WARNING,)
 
@@ -216,7 +214,7 @@ def merge_instructions(request: ChatRequest, own: tuple[Item, ...], stored: Sequ
         own: the request's own instructions.
         stored: the raw texts of earlier ones.
     """
-    if request.protocol == "chat":
+    if request.protocol != "responses":
         return own or tuple(decode_item(raw.encode()) for raw in stored)
     lasting = [decode_item(raw.encode()) for raw in select_lasting_instructions(stored)]
     # By the canonical form, because the same message may have come as a chat message before.

@@ -94,7 +94,7 @@ class RetryDetector:
         Args:
             last_seq: where the log ends for this request; by default, at its head.
         """
-        is_chat = request.protocol == "chat"
+        is_chat = request.protocol != "responses"
         counts = [
             count
             for count in range(len(messages), 0, -1)

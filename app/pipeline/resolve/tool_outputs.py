@@ -7,9 +7,7 @@ from typing import Final
 
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
-from app.dialects.responses.item_kinds import is_client_call, read_call_id
-from app.dialects.responses.item_reference import build_missing_call_error
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.items.item_reference import build_missing_call_error
 from app.pipeline.chat_request import ChatRequest
 from app.store.contract.conversations import ConversationStore
 
@@ -75,13 +73,9 @@ def check_outputs_have_calls(request: ChatRequest, messages: Sequence[Item], log
 
 def list_call_ids(answer: Item) -> set[str | None]:
     """Returns the ids of the calls of an answer that the client carries out."""
-    if isinstance(answer, ResponsesMessage):
-        return {read_call_id(item) for item in answer.items if isinstance(item, dict) and is_client_call(item)}
     return {call.id for call in answer.calls}
 
 
 def read_output_call_id(message: Item) -> str | None:
     """Returns the id of the call that an output answers."""
-    if isinstance(message, ResponsesMessage):
-        return next((read_call_id(item) for item in message.items if isinstance(item, dict)), None)
-    return message.result_for
+    return message.result_for or None

@@ -13,12 +13,14 @@ from msgspec.structs import replace
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan
 from app.conversation.conversation_types import Summary
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage, read_usage
 from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.upstream.provider_contract import ModelDeployment
+from app.upstream.routing.prices import SUMMARY_COST, compute_call_cost_usd
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
 FORWARDED_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
-FORWARDED_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-")
+FORWARDED_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-", "anthropic-")
 
 
 class ContextReport(msgspec.Struct, frozen=True):
@@ -69,11 +71,14 @@ class ContextReport(msgspec.Struct, frozen=True):
         context = self.build_context_object() if context is None else context
         return b'%b,"context":%b' % (self.render_status_fields(), orjson.dumps(context))
 
-    def build_context_object(self, reported: TokenUsage | None = None) -> dict[str, Any]:
+    def build_context_object(
+        self, reported: TokenUsage | None = None, cost: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Builds the `context` object. Token numbers are calibrated, except those of summaries, which are raw.
 
         Args:
             reported: the provider's usage for this view; None if it is not known (yet).
+            cost: what the answer cost (`build_cost_object`); None likewise.
         """
         plan, budget, prompt_tokens = self.plan, self.budget, self.prompt_tokens
         quotations, edited = plan.quotations, len(plan.edits)
@@ -108,8 +113,34 @@ class ContextReport(msgspec.Struct, frozen=True):
                 "reported_tokens": None if reported is None else reported.prompt_tokens,
                 "cached_tokens": None if reported is None else reported.cached_tokens,
             },
+            "cost": cost,
             "recalls": list(self.searches),
             "warnings": list(self.warnings),
+        }
+
+    def build_cost_object(self, deployment: ModelDeployment, usage: TokenUsage | None) -> dict[str, Any] | None:
+        """Builds `context.cost`: the tokens that the answer cost, and the dollars where all prices are known.
+
+        Args:
+            deployment: has answered.
+            usage: of all calls for the answer itself; None: the provider has reported none (yet), and the cost is None.
+        """
+        if usage is None:
+            return None
+        # Of the calls for the newest summary, if this answer is the first that shows it.
+        summary_usage: Mapping[str, Any] = self.compaction_status.get("usage") or {}
+        summaries = read_usage(summary_usage)
+        usd = compute_call_cost_usd(deployment, usage)
+        if summaries is not None and usd is not None:
+            summary_usd = summary_usage.get(SUMMARY_COST)
+            usd = None if summary_usd is None else usd + summary_usd
+        return {
+            "input": usage.prompt_tokens - usage.cached_tokens - usage.written_tokens,
+            "cached": usage.cached_tokens,
+            "written": usage.written_tokens,
+            "output": usage.output_tokens,
+            "summaries": 0 if summaries is None else summaries.prompt_tokens + summaries.output_tokens,
+            "usd": usd,
         }
 
     def build_headers(self, request_id: str, *, is_summarizing: bool = False) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -18,10 +18,13 @@ from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
+from app.dialects.answer_decoding import Answer
 from app.dialects.answer_format import AnswerRelay
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.usage import TokenUsage, read_usage
-from app.dialects.responses.message_rendering import has_encrypted_parts
+from app.dialects.provider_dialects import make_decoder
+from app.dialects.sealed_parts import has_sealed_parts
+from app.dialects.search_rounds import JoinedEvents
+from app.dialects.sse import SseEvent
+from app.dialects.usage import TokenUsage, read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
@@ -45,7 +48,6 @@ from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
-from app.upstream.http.http_client_contract import drain_stream
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import compute_call_cost_usd
 from app.upstream.routing.router import BufferedReply
@@ -105,21 +107,23 @@ class ResponseDelivery:
         self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: AsyncExitStack
     ) -> WholeAnswer:
         try:
-            collector, reply = await self._read_whole_answer(turn, upstream_answer)
             answer_format = turn.request.answer_format
-            collector.id = answer_format.answer_id or collector.id
-            usage = read_usage(collector.usage)
+            answer, reply = await self._read_whole_answer(turn, upstream_answer)
+            answer, body = answer_format.translate_whole_answer(answer, reply.body)
+            answer.id = answer_format.answer_id or answer.id
+            usage = read_usage(answer.usage)
             report = build_context_report(turn, upstream_answer.sent_view)
             reported = _select_planned_prompt_usage(turn.search_tool_session, usage)
             if truncation_warning := _describe_provider_truncation(report, reported):
                 report = report.add_warning(truncation_warning)
             log_and_trace_report(turn.request, report)
-            context = report.build_context_object(reported)
+            cost = report.build_cost_object(upstream_answer.deployment, usage)
+            context = report.build_context_object(reported, cost)
             message: Item | None = None
             try:
-                message = answer_format.build_answer_message(collector, reply.original_body)
+                message = answer_format.build_answer_message(answer)
                 conversation = await self._store_answer(
-                    turn, view, upstream_answer, collector, message, report, context, reported
+                    turn, view, upstream_answer, answer, message, report, context, reported
                 )
                 if report.conversation_id not in (None, conversation.id):
                     report = replace(report, conversation_id=conversation.id)
@@ -128,7 +132,7 @@ class ResponseDelivery:
                     raise
                 drop_tracebacks(unavailable)
                 report = report.add_warning(UNSTORED_ANSWER, status="degraded")
-                context = report.build_context_object(reported)
+                context = report.build_context_object(reported, cost)
             finally:
                 # In `finally`: the answer cost tokens, whether or not the store took it.
                 self._record_answer(turn, upstream_answer, report, usage, message)
@@ -138,22 +142,17 @@ class ResponseDelivery:
             **select_forwarded_headers(upstream_answer.reply.headers),
             **report.build_headers(turn.request.request_id),
         }
-        body = answer_format.render_whole_answer(
-            collector, reply.body, reply.original_body, report.render_all_fields(context)
-        )
-        return WholeAnswer(body, headers)
+        return WholeAnswer(answer_format.render_whole_answer(answer, body, report.render_all_fields(context)), headers)
 
-    async def _read_whole_answer(
-        self, turn: Turn, upstream_answer: UpstreamAnswer
-    ) -> tuple[StreamCollector, BufferedReply]:
+    async def _read_whole_answer(self, turn: Turn, upstream_answer: UpstreamAnswer) -> tuple[Answer, BufferedReply]:
         """Reads an answer that is not streamed, after the last round of the search tool; returns its content and the
         reply."""
         try:
             if turn.search_tool_session is not None:
-                upstream_answer = await self._search_tool_loop.run_whole_rounds(turn, upstream_answer)
+                return await self._search_tool_loop.run_whole_rounds(turn, upstream_answer)
             assert isinstance(upstream_answer.reply, BufferedReply)
             reply = upstream_answer.reply
-            return parse_whole_answer(reply.body, upstream_answer.deployment), reply
+            return parse_whole_answer(reply.body, upstream_answer.deployment, reply.protocol), reply
         # A client that got no answer does not know the id of a conversation that began here: its retry would begin
         # another.
         except GatewayError:
@@ -172,34 +171,30 @@ class ResponseDelivery:
 
         Releases the leases of the turn.
         """
-        assert isinstance(upstream_answer.reply, StreamReply)
+        reply = upstream_answer.reply
+        assert isinstance(reply, StreamReply)
         log_and_trace_report(turn.request, report)
         source = upstream_answer.deployment.key
         relay = turn.request.answer_format.build_relay(
-            upstream_answer.reply.decoder,
+            make_decoder(reply.protocol, source),
             report.render_status_fields(),
-            functools.partial(_render_last_fields, report, turn.search_tool_session),
+            functools.partial(_render_last_fields, report, upstream_answer.deployment, turn.search_tool_session),
             include_usage=turn.request.wants_usage,
             source=source,
         )
         is_over = False
-        pieces = upstream_answer.reply.remaining_bytes
         try:
-            if frames := relay.relay_events(upstream_answer.reply.first_events):
+            if frames := _relay_events(relay, reply.first_events):
                 yield frames
             try:
                 if not relay.has_ended:
-                    async for piece in pieces:
-                        if frames := relay.feed(piece):
+                    async for events in reply.iter_events():
+                        if frames := _relay_events(relay, events):
                             yield frames
                         if relay.has_ended:
                             break
-                    else:
-                        if frames := relay.flush():
-                            yield frames
                 if relay.is_upstream_done:
-                    # The connection can be used again only if its response has been read to the end.
-                    await drain_stream(pieces)
+                    await reply.drain()
                 relay.record_stream_end()
             except UpstreamUnavailable as broken:
                 relay.record_stream_end(broken)
@@ -266,22 +261,23 @@ class ResponseDelivery:
     async def _store_streamed_answer(
         self, turn: Turn, view: View, relay: AnswerRelay, report: ContextReport, upstream_answer: UpstreamAnswer
     ) -> None:
-        collector = relay.collector
-        collector.id = relay.answer_id
-        if collector.has_content or (collector.is_complete and relay.stream_failure is None):
-            incomplete = not collector.is_complete or relay.stream_failure is not None
-            usage = read_usage(collector.usage)
+        answer = relay.answer
+        answer.id = relay.answer_id
+        if answer.has_content or (answer.is_complete and relay.stream_failure is None):
+            incomplete = not answer.is_complete or relay.stream_failure is not None
+            usage = read_usage(answer.usage)
             message = relay.build_answer_message()
             self._record_answer(turn, upstream_answer, report, usage, message, is_whole=not incomplete)
             reported = _select_planned_prompt_usage(turn.search_tool_session, usage)
-            context = report.build_context_object(reported)
+            cost = report.build_cost_object(upstream_answer.deployment, usage)
+            context = report.build_context_object(reported, cost)
             await self._store_answer(
-                turn, view, upstream_answer, collector, message, report, context, reported, incomplete=incomplete
+                turn, view, upstream_answer, answer, message, report, context, reported, incomplete=incomplete
             )
         else:
             if relay.stream_failure is None:
                 # The client left before the first word, but the provider has read the prompt.
-                self._record_usage(turn, upstream_answer, report, read_usage(collector.usage), None)
+                self._record_usage(turn, upstream_answer, report, read_usage(answer.usage), None)
             await self._tasks.run_shielded_to_end(
                 self._turn_writer.erase_unanswered_conversation(turn.resolved_request)
             )
@@ -358,7 +354,7 @@ class ResponseDelivery:
         turn: Turn,
         view: View,
         upstream_answer: UpstreamAnswer,
-        collector: StreamCollector,
+        provider_answer: Answer,
         message: Item,
         report: ContextReport,
         context: Mapping[str, Any],
@@ -371,9 +367,9 @@ class ResponseDelivery:
         If the task is cancelled during the write, the cancellation is raised after the write.
         """
         # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.
-        alternatives = collector.build_alternatives()
+        alternatives = provider_answer.build_alternatives()
         meta: dict[str, Any] = {
-            **turn.request.answer_format.build_facts(collector),
+            **turn.request.answer_format.build_facts(provider_answer),
             "context_status": report.status,
             "context": context,
             VIEW_FACTS: build_view_facts(
@@ -384,7 +380,7 @@ class ResponseDelivery:
         }
         if alternatives:
             meta["alternatives"] = alternatives
-        if has_encrypted_parts(message.raw):
+        if has_sealed_parts(message.raw, upstream_answer.deployment.provider.protocol):
             meta[OPAQUE_ORIGIN] = upstream_answer.deployment.key
         answer = AnswerToStore(
             message=message,
@@ -485,7 +481,7 @@ class ResponseDelivery:
 def _add_opaque_origin(turn: Turn, deployment: ModelDeployment, message: Item) -> dict[str, Any]:
     """Builds the member of the conversation's state that names the origins of encrypted parts, if it changes."""
     origins: list[str] = turn.resolved_request.conversation.state.get(OPAQUE_ORIGINS, [])
-    if not has_encrypted_parts(message.raw) or deployment.key in origins:
+    if not has_sealed_parts(message.raw, deployment.provider.protocol) or deployment.key in origins:
         return {}
     return {OPAQUE_ORIGINS: [*origins, deployment.key]}
 
@@ -541,18 +537,28 @@ def _has_succeeded(work: asyncio.Future[None]) -> bool:
     return not work.cancelled() and work.exception() is None
 
 
+def _relay_events(relay: AnswerRelay, events: Sequence[SseEvent]) -> bytes:
+    """Renders the frames for events, and for what is said in their place."""
+    frames = relay.relay_events(events) if events else b""
+    if isinstance(events, JoinedEvents) and events.values and not relay.has_ended:
+        frames += relay.relay_values(events.values)
+    return frames
+
+
 def _render_last_fields(
-    report: ContextReport, session: SearchToolSession | None, usage: Mapping[str, Any] | None
+    report: ContextReport,
+    deployment: ModelDeployment,
+    session: SearchToolSession | None,
+    reported_usage: Mapping[str, Any] | None,
 ) -> bytes:
     """Renders all our fields for the end of a stream.
 
     Args:
-        usage: the usage of the answer; None if the provider reports it later, or not at all.
+        reported_usage: the usage of the answer; None if the provider reports it later, or not at all.
     """
-    if usage is None:
-        return report.render_all_fields()
-    reported = _select_planned_prompt_usage(session, read_usage(usage))
-    return report.render_all_fields(report.build_context_object(reported))
+    usage = read_usage(reported_usage)
+    cost = report.build_cost_object(deployment, usage)
+    return report.render_all_fields(report.build_context_object(_select_planned_prompt_usage(session, usage), cost))
 
 
 def _select_planned_prompt_usage(session: SearchToolSession | None, usage: TokenUsage | None) -> TokenUsage | None:

@@ -3,7 +3,7 @@ answer."""
 
 from __future__ import annotations
 
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.observability.metrics import TurnFacts
 from app.observability.request_facts import current_request_facts
 from app.observability.tracing import STREAMED_ATTRIBUTE, current_span

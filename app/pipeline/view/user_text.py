@@ -1,4 +1,4 @@
-"""Reads what the user said in the part of the log that a view hides (docs/decisions/0053).
+"""Reads what the user said in the part of the log that a view hides (docs/decisions/0054).
 
 What is kept is stored with the last view, as places in the log. A message is read once, when the boundary moves past
 it; after that only what was kept of it is read again, at the next move.

@@ -18,8 +18,8 @@ from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.view_rendering import render_view
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversation.identity import compute_prefix_digests
-from app.dialects.chat.resent_answer import FORMS, render_resent_answer
 from app.dialects.missing_tool_results import add_missing_tool_results
+from app.dialects.resent_answer import FORMS, render_resent_answer
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history import MIN_FAST_PATH_MESSAGES
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES, ResolvedRequest

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from app.conversation.api_keys import CONTEXT_TENANT_SUFFIX, END_USER_SEPARATOR
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX
 from app.conversation.identity import extract_family_root
-from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.store.contract.conversations import CompletionQuery, ConversationQuery
 from app.store.sql.dialects import SqlDialect, Statement
 from app.store.sql.rows import COMPLETION_COLUMNS, CONVERSATION_COLUMNS, encode_json

@@ -181,8 +181,6 @@ class HttpReply:
         UpstreamUnavailable: where the body ends is in doubt, or it has an encoding that is not supported.
     """
 
-    original_body: bytes | None = None
-
     def __init__(
         self,
         provider_name: str,

@@ -56,6 +56,8 @@ class OpenAIProvider:
     """
 
     protocol: ProviderProtocol = "openai"
+    models_query = ""
+    """The query with which the whole model list comes on one page."""
 
     def __init__(
         self,
@@ -120,7 +122,7 @@ class OpenAIProvider:
         Raises:
             UpstreamUnavailable: the list could not be fetched.
         """
-        request = UpstreamRequest("/models", method="GET", authorization=authorization)
+        request = UpstreamRequest("/models", method="GET", authorization=authorization, query=self.models_query)
         deadline = asyncio.get_running_loop().time() + MODELS_TIMEOUT_SECONDS
         reply = await self._client.send(self._build_head(request), request.body, deadline, request.times)
         try:

@@ -40,6 +40,21 @@ def _has_message_quirks(quirks: ProviderQuirks) -> bool:
     return dataclasses.replace(quirks, **others) != NO_QUIRKS
 
 
+def fit_to_quirks(
+    protocol: str, quirks: ProviderQuirks, messages: Sequence[bytes], fields: dict[str, bytes]
+) -> tuple[Sequence[bytes], dict[str, bytes]]:
+    """Returns the messages and top-level fields that a provider with these quirks understands. Only messages of Chat
+    Completions have quirks. Objects that need no change are returned as they came."""
+    # The test for identity comes first: nearly all providers have no quirks, and `==` compares each field.
+    if quirks is NO_QUIRKS or quirks == NO_QUIRKS:
+        return messages, fields
+    if protocol != "openai":
+        return messages, fit_request_fields(quirks, fields)
+    raws = [bytes(raw) for raw in messages]
+    adapted, fitted = apply_quirks(quirks, raws, fields)
+    return messages if adapted is raws else adapted, fitted
+
+
 def apply_quirks(
     quirks: ProviderQuirks, messages: Sequence[bytes], fields: Mapping[str, bytes]
 ) -> tuple[Sequence[bytes], dict[str, bytes]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from app.dialects.chat.canonical_message import canonicalize_message
+from app.dialects.body.canonical_message import canonicalize_message
 from app.upstream.quirks.message_and_request_fields import CALL_PROPERTY_PREFIX
 from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from app.dialects.chat.message_fields import REASONING_PART_TYPES
+from app.dialects.body.message_fields import REASONING_PART_TYPES
 from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,

@@ -151,10 +151,6 @@ class MeasuredReply:
         self.status = reply.status
         self.headers: Mapping[str, str] = reply.headers
 
-    @property
-    def original_body(self) -> bytes | None:
-        return self._reply.original_body
-
     async def read(self) -> bytes:
         # The end is not recorded if reading fails: `aclose`, which must follow, does that.
         body = await (self._reply.read() if self._span is None else self._span.read(self._reply))

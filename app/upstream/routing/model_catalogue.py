@@ -16,6 +16,8 @@ from app.upstream.routing.router import Router
 log = logging.getLogger(__name__)
 
 DEFAULT_OWNER = "concertina"
+WINDOW_FIELDS = "context_window", "context_length", "max_model_len", "max_input_tokens"
+"""Clients read one of these."""
 
 
 class ModelCatalogue:
@@ -54,7 +56,7 @@ class ModelCatalogue:
         return await self._merge_models(bind_client_key(authorization, find_only_keyless_provider(self._providers)))
 
     async def find_model(self, name: str, authorization: str | None) -> dict[str, Any] | None:
-        """Returns one model by name; None if it cannot be asked for.
+        """Returns one model by name, with what is known of it; None if it cannot be asked for.
 
         Args:
             name: as a client would request it.
@@ -64,20 +66,25 @@ class ModelCatalogue:
             first_provider = self._router.resolve(name).deployments[0].provider
         except ModelNotFound:
             return None
-        entries = await self._merge_models(bind_client_key(authorization, first_provider))
-        return next((entry for entry in entries if entry["id"] == name), None)
+        client_key = bind_client_key(authorization, first_provider)
+        entries = await self._merge_models(client_key)
+        listed = next((entry for entry in entries if entry["id"] == name), None)
+        # A name that only a pattern such as `*` covers is on no list.
+        return listed or await self._add_context_window(self._describe_by_default(name), client_key)
 
     async def _merge_models(self, client_key: ClientKey | None) -> list[dict[str, Any]]:
         lists = await asyncio.gather(
             *(self._fetch_provider_models(provider, client_key) for provider in self._providers)
         )
-        defaults = {"object": "model", "created": self._created, "owned_by": DEFAULT_OWNER}
-        entries_by_name: dict[str, dict[str, Any]] = {name: {"id": name, **defaults} for name in self._names}
+        entries_by_name = {name: self._describe_by_default(name) for name in self._names}
         for entry in (entry for entries in lists for entry in entries):
             name = entry.get("id")
             if isinstance(name, str) and name not in entries_by_name and self._may_be_requested(name):
-                entries_by_name[name] = {**defaults, **entry}
+                entries_by_name[name] = {**self._describe_by_default(name), **entry}
         return [await self._add_context_window(entry, client_key) for entry in entries_by_name.values()]
+
+    def _describe_by_default(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": DEFAULT_OWNER}
 
     async def _fetch_provider_models(
         self, provider: UpstreamProvider, client_key: ClientKey | None
@@ -101,4 +108,4 @@ class ModelCatalogue:
     async def _add_context_window(self, entry: dict[str, Any], client_key: ClientKey | None) -> dict[str, Any]:
         deployment = self._router.resolve(entry["id"]).deployments[0]
         window = await self._windows.find_window(deployment, client_key)
-        return {**entry, "context_window": window.tokens}
+        return {**entry, **dict.fromkeys(WINDOW_FIELDS, window.tokens)}

@@ -6,17 +6,21 @@ An unknown price is None and never zero: an unknown cost must not look like no c
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 
-from app.dialects.chat.usage import TokenUsage
-from app.upstream.provider_contract import UNKNOWN_PRICE, ModelDeployment, TokenPrice
+from app.dialects.usage import TokenUsage
+from app.upstream.provider_contract import UNKNOWN_PRICE, LongPromptPrice, ModelDeployment, TokenPrice
 from app.upstream.routing.known_model_windows import list_model_name_variants
 
 PRICE_TABLE_PATH: Final = Path(__file__).with_name("model_prices.json")
 MILLION: Final = 1_000_000
+SUMMARY_COST: Final = "cost_usd"
+"""The member that the usage of a summary has beside the provider's numbers: what its calls cost."""
 LEAST_BYTES_PER_TOKEN: Final = 3
 """For estimates of what a prompt costs that is not counted: a token has more bytes in nearly every text."""
 
@@ -38,11 +42,21 @@ def find_list_price(model: str) -> TokenPrice:
 def compute_call_cost_usd(deployment: ModelDeployment, usage: TokenUsage) -> float | None:
     """Returns the cost of a call of a deployment; None if its price is not known."""
     price = find_price(deployment)
+    if price.long_prompts is not None and usage.prompt_tokens > price.long_prompts.above_tokens:
+        price = price.long_prompts.price
     if price.input is None or price.output is None:
         return None
     cached = price.input if price.cached_input is None else price.cached_input
-    fresh_tokens = usage.prompt_tokens - usage.cached_tokens
-    return (fresh_tokens * price.input + usage.cached_tokens * cached + usage.output_tokens * price.output) / MILLION
+    written = price.input if price.cache_write is None else price.cache_write
+    long_written = written if price.long_cache_write is None else price.long_cache_write
+    short_written_tokens = usage.written_tokens - usage.long_written_tokens
+    return (
+        (usage.prompt_tokens - usage.cached_tokens - usage.written_tokens) * price.input
+        + usage.cached_tokens * cached
+        + short_written_tokens * written
+        + usage.long_written_tokens * long_written
+        + usage.output_tokens * price.output
+    ) / MILLION
 
 
 def compute_prompt_cost_usd(price: TokenPrice, tokens: int) -> float | None:
@@ -52,4 +66,10 @@ def compute_prompt_cost_usd(price: TokenPrice, tokens: int) -> float | None:
 
 @functools.cache
 def _load_price_table() -> dict[str, TokenPrice]:
-    return {name: TokenPrice(*amounts) for name, amounts in orjson.loads(PRICE_TABLE_PATH.read_bytes()).items()}
+    return {name: _read_row(row) for name, row in orjson.loads(PRICE_TABLE_PATH.read_bytes()).items()}
+
+
+def _read_row(row: Sequence[Any]) -> TokenPrice:
+    """Reads the amounts of `TokenPrice` in their order, and those of long prompts after the limit of these."""
+    price = TokenPrice(*row[:5])
+    return price if len(row) < 6 else replace(price, long_prompts=LongPromptPrice(row[5], TokenPrice(*row[6:])))

@@ -131,7 +131,6 @@ class Router:
         tenant: str = "",
         client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
-        keeps_original: bool = False,
     ) -> RoutedReply:
         """Makes a call. The answer may be an error that a retry does not help, or, if every deployment failed, the last
         error answer with its status and body: the caller judges it.
@@ -143,7 +142,6 @@ class Router:
             tenant: whose call it is.
             client_key: the client's own credential.
             headers: further headers to send.
-            keeps_original: see `UpstreamRequest`.
 
         Raises:
             UpstreamUnavailable: no deployment answered at all.
@@ -152,7 +150,7 @@ class Router:
         """
         # Failures that follow one client's key are that key's, whichever end user sends it.
         tenant = tenant if client_key is None else extract_application_tenant(tenant)
-        call = _RoutedCall(target, headers or {}, tenant, client_key, keeps_original=keeps_original)
+        call = _RoutedCall(target, headers or {}, tenant, client_key)
         for deployment in target.deployments:
             breaker = self._breakers.get(deployment.key) or self._add_breaker(deployment)
             is_trial = breaker.is_open_for(tenant)
@@ -223,7 +221,6 @@ class Router:
             authorization=None if key is None else key.disclose_to_provider(deployment.provider),
             headers=call.headers,
             times=CallTimes(self._clock()),
-            keeps_original=call.keeps_original,
         )
         try:
             reply = await self._calls.send(deployment, request, retries=call.attempt_count - 1)
@@ -321,8 +318,8 @@ class BufferedReply:
     status: int
     headers: Mapping[str, str]
     body: bytes
-    original_body: bytes | None = None
-    """The body as a provider of another protocol sent it, if it was asked for."""
+    protocol: str = "openai"
+    """The protocol of the body, if it is an answer."""
 
     async def read(self) -> bytes:
         return self.body
@@ -351,7 +348,6 @@ class _RoutedCall(msgspec.Struct):
     tenant: str
     """Whose failures the call's are."""
     client_key: ClientKey | None = None
-    keeps_original: bool = False
     attempt_count: int = 0
     waited_seconds: float = 0.0
     last_reply: RoutedReply | None = None

@@ -12,10 +12,9 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from app.dialects.answer_format import ORIGINAL_EVENT
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import DONE_DATA
-from app.dialects.sse import SseDecoder
+from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.provider_dialects import make_decoder
+from app.dialects.sse import DONE_DATA, SseDecoder
 from app.errors import UpstreamUnavailable
 from app.observability.tracing import (
     CANCELLED_ERROR_TYPE,
@@ -26,7 +25,13 @@ from app.observability.tracing import (
     start_child_span,
     use_span,
 )
-from app.upstream.provider_contract import ModelDeployment, UpstreamProvider, UpstreamReply, UpstreamRequest
+from app.upstream.provider_contract import (
+    ModelDeployment,
+    ProviderProtocol,
+    UpstreamProvider,
+    UpstreamReply,
+    UpstreamRequest,
+)
 
 SPAN_MODEL_CHARS: Final = 100
 """The most characters of a model's name in a span's name: a client may choose it."""
@@ -55,13 +60,13 @@ def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan:
     if retries:
         attributes["http.request.resend_count"] = retries
     name = f"chat {model[:SPAN_MODEL_CHARS]}"
-    return CallSpan(start_child_span(name, SpanKind.CLIENT, attributes), parses_answer=True)
+    return CallSpan(start_child_span(name, SpanKind.CLIENT, attributes), deployment.provider.protocol)
 
 
 def start_passthrough_span(provider: UpstreamProvider, request: UpstreamRequest) -> CallSpan:
     """Starts a span for a call of unknown content, below the current span."""
     attributes = {"http.request.method": request.method, "gen_ai.provider.name": provider.name}
-    return CallSpan(start_child_span(request.method, SpanKind.CLIENT, attributes), parses_answer=False)
+    return CallSpan(start_child_span(request.method, SpanKind.CLIENT, attributes), None)
 
 
 class CallSpan:
@@ -69,13 +74,13 @@ class CallSpan:
 
     Args:
         span: the span.
-        parses_answer: whether the answer is a chat completion, or an error, and can be parsed.
+        protocol: the protocol of the answer; None if it is of unknown content.
     """
 
-    def __init__(self, span: Span, *, parses_answer: bool) -> None:
+    def __init__(self, span: Span, protocol: ProviderProtocol | None) -> None:
         self._span = span
         self._started_at = time.monotonic()
-        self._parses_answer = parses_answer
+        self._protocol = protocol
         self._kept_pieces: list[bytes] = []
         """The first piece, and the last `KEPT_LAST_PIECES`."""
         self._has_gap = False
@@ -102,14 +107,14 @@ class CallSpan:
         except BaseException as error:
             self._end_with_error(error)
             raise
-        self._end(_parse_completion_body(body) if self._parses_answer else StreamCollector())
+        self._end(None if self._protocol is None else _parse_whole_answer(self._protocol, body))
         return body
 
     async def iter_bytes(self, reply: UpstreamReply) -> AsyncIterator[bytes]:
         """Yields the body in pieces."""
         try:
             async for piece in reply.iter_bytes():
-                if not self._kept_pieces and self._parses_answer:
+                if not self._kept_pieces and self._protocol is not None:
                     seconds = time.monotonic() - self._started_at
                     self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
                 self._kept_pieces.append(piece)
@@ -120,68 +125,70 @@ class CallSpan:
         except (UpstreamUnavailable, asyncio.CancelledError) as error:
             self._end_with_error(error)
             raise
-        self._end(self._collect_kept_pieces())
+        self._end(self._decode_kept_pieces())
 
     def close(self) -> None:
         """Ends the span. A stream that had not come to its end was cut."""
         if not self._has_ended:
-            if not (self._kept_pieces and self._kept_pieces[-1].rstrip().endswith(DONE_DATA)):
+            answer = self._decode_kept_pieces()
+            has_done = bool(self._kept_pieces) and self._kept_pieces[-1].rstrip().endswith(DONE_DATA)
+            if not (has_done if answer is None else answer.has_ended):
                 fail_span(self._span, CANCELLED_ERROR_TYPE)
-            self._end(self._collect_kept_pieces())
+            self._end(answer)
 
     def _end_with_error(self, error: BaseException) -> None:
         fail_span(self._span, error_type_name(error))
-        self._end(self._collect_kept_pieces())
+        self._end(self._decode_kept_pieces())
 
-    def _end(self, collector: StreamCollector) -> None:
+    def _end(self, answer: AnswerDecoder | None) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self._span.set_attributes(answer_attributes(collector))
-            if collector.error is not None:
-                fail_span(self._span, ERROR_IN_ANSWER)
+            if answer is not None:
+                self._span.set_attributes(answer_attributes(answer))
+                if answer.error_data is not None:
+                    fail_span(self._span, ERROR_IN_ANSWER)
             self._span.end()
 
-    def _collect_kept_pieces(self) -> StreamCollector:
-        """Collects what the first and the last pieces say."""
-        collector = StreamCollector()
-        if not self._parses_answer:
-            return collector
+    def _decode_kept_pieces(self) -> AnswerDecoder | None:
+        """Decodes what the first and the last pieces say; None for an answer of unknown content."""
+        if self._protocol is None:
+            return None
+        answer = make_decoder(self._protocol)
         if self._has_gap:
-            _add_stream_events(collector, self._kept_pieces.pop(0))
+            _add_stream_events(answer, self._kept_pieces.pop(0))
             # The first event after the gap may lack its beginning.
             self._kept_pieces = [b"".join(self._kept_pieces).partition(b"\n\n")[2]]
-        _add_stream_events(collector, b"".join(self._kept_pieces))
-        return collector
+        _add_stream_events(answer, b"".join(self._kept_pieces))
+        return answer
 
 
-def _parse_completion_body(body: bytes) -> StreamCollector:
-    collector = StreamCollector()
+def _parse_whole_answer(protocol: ProviderProtocol, body: bytes) -> AnswerDecoder:
+    answer = make_decoder(protocol)
     try:
-        collector.add_completion(body)
+        answer.add_whole(body)
     except UpstreamUnavailable:
-        return StreamCollector()
-    return collector
+        return make_decoder(protocol)
+    return answer
 
 
-def _add_stream_events(collector: StreamCollector, data: bytes) -> None:
-    decoder = SseDecoder()
+def _add_stream_events(answer: AnswerDecoder, data: bytes) -> None:
+    sse_decoder = SseDecoder()
     try:
-        for event in [*decoder.feed(data), *decoder.flush()]:
-            text = event.data.strip() if event.data and event.name != ORIGINAL_EVENT else b""
-            if text and text != DONE_DATA:
-                collector.add_chunk(text)
+        for event in [*sse_decoder.feed(data), *sse_decoder.flush()]:
+            if event.data and (text := event.data.strip()):
+                answer.decode(text, event.name)
     except UpstreamUnavailable:
         return
 
 
-def answer_attributes(collector: StreamCollector) -> dict[str, Any]:
+def answer_attributes(answer: AnswerDecoder) -> dict[str, Any]:
     """Returns what an answer amounts to: names and numbers, no content."""
     attributes: dict[str, Any] = {
-        "gen_ai.response.id": collector.id,
-        "gen_ai.response.model": collector.model,
-        "gen_ai.response.finish_reasons": [collector.finish] if collector.finish else None,
+        "gen_ai.response.id": answer.id,
+        "gen_ai.response.model": answer.model,
+        "gen_ai.response.finish_reasons": [answer.finish] if answer.finish else None,
     }
-    usage = collector.usage or {}
+    usage = answer.usage or {}
     attributes["gen_ai.usage.input_tokens"] = usage.get("prompt_tokens")
     attributes["gen_ai.usage.output_tokens"] = usage.get("completion_tokens")
     attributes["gen_ai.usage.cache_read.input_tokens"] = _usage_detail(usage, "prompt_tokens_details", "cached_tokens")

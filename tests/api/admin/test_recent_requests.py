@@ -232,7 +232,8 @@ async def test_a_client_that_leaves_a_stream_is_listed() -> None:
         body = {"model": "m", "messages": [user("x")], "stream": True}
         address, headers = f"{w.gateway.gateway.base_url}/chat/completions", {"x-api-key": w.application}
         async with w.gateway.gateway.client.stream("POST", address, json=body, headers=headers) as answer:
-            await anext(answer.aiter_lines())
+            lines = answer.aiter_lines()  # kept: the stream is closed when its reader is collected
+            await anext(lines)
         request = await w.open_only()
     assert (request["status"], request["error"]) == (200, "client_disconnected")
     assert request["conversation_id"] == answer.headers["x-conversation-id"]

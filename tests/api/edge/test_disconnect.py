@@ -147,7 +147,8 @@ async def test_a_hang_up_gives_the_conversation_back_to_the_next() -> None:
         request = {"model": "m", "messages": [user("two")], "stream": True}
         headers = {**named, "authorization": "Bearer sk-one"}
         async with w.client.stream("POST", f"{w.base_url}/chat/completions", json=request, headers=headers) as answer:
-            await anext(answer.aiter_lines())
+            lines = answer.aiter_lines()  # kept: the stream is closed when its reader is collected
+            await anext(lines)
         async with asyncio.timeout(30):
             await w.say([user("three")], headers=named)
         (conversation,) = w.conversations()

@@ -97,6 +97,8 @@ WITHOUT_IDS: Final = {
     "POST /v1/chat/completions": "names conversations in many ways: tested below",
     "POST /v1/responses": "names conversations in many ways: tested below",
     "POST /v1/responses/input_tokens": "as above",
+    "POST /v1/messages": "names conversations in many ways: tested below",
+    "POST /v1/messages/count_tokens": "looks at nothing that is kept",
     "GET /v1/conversations": "a list: tested below",
     "POST /v1/conversations": "begins one",
     "POST /v1/conversations/import": "begins one: tested below",
@@ -269,6 +271,20 @@ async def test_a_chat_cannot_join_another_tenants_conversation(
             [user("Go on")], key=STRANGER, headers={**shown, "x-context-mode": mode}, **told
         )
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "conversation_not_found")
+        assert len(found.gateway.upstream.bodies) == calls, "no model was asked"
+        assert await found.everything() == before
+
+
+async def test_a_message_cannot_join_another_tenants_conversation() -> None:
+    async with kept() as found:
+        before, calls = await found.everything(), len(found.gateway.upstream.bodies)
+        ours = found.ids["conversation_id"]
+        body = {"model": "m", "max_tokens": 9, "messages": [user("Go on")]}
+        for named, headers in (({"conversation_id": ours}, {}), ({}, {"x-conversation-id": ours})):
+            answer = await found.gateway.client.post(
+                f"{found.gateway.base_url}/messages", json={**body, **named}, headers={"x-api-key": STRANGER, **headers}
+            )
+            assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
         assert len(found.gateway.upstream.bodies) == calls, "no model was asked"
         assert await found.everything() == before
 

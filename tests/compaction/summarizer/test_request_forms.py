@@ -18,7 +18,7 @@ from app.compaction.summarizer.prompts import (
 )
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
-from app.dialects.chat.request_fields import build_cached_prefix_fields
+from app.dialects.summarizer_fields import build_cached_prefix_fields
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.provider_contract import ProviderQuirks
 from tests.compaction.simulated_compaction import COUNT, Body, Said, Scene, log_of, saying, summary_request_for, talk

@@ -15,7 +15,7 @@ from app.compaction.summarizer.summarizer_request_body import CachedViewPrompt, 
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
-from app.dialects.chat.request_fields import build_cached_prefix_fields
+from app.dialects.summarizer_fields import build_cached_prefix_fields
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.protocols.responses_provider import ResponsesProvider

@@ -4,13 +4,15 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import orjson
 import pytest
 
 from app.compaction.acceptance.summary_acceptance import accept_summary
 from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
-from app.dialects.chat.completion import read_first_choice
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.first_choice import FirstChoice, read_first_choice
 from app.errors import UpstreamRefused
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions
 from app.upstream.provider_contract import ProviderQuirks
@@ -22,6 +24,12 @@ def request_for(
 ) -> SummaryRequest:
     log = fields.pop("messages", None) or log_of(talk(turns))
     return summary_request_for(log, policy=policy or ContextPolicy(), model=model, **fields)
+
+
+def read(body: dict[str, Any]) -> FirstChoice:
+    decoder = ChatStreamDecoder()
+    decoder.add_whole(orjson.dumps(body))
+    return read_first_choice(decoder, ())
 
 
 def answer(message: dict[str, Any], finish_reason: str | None = "stop") -> dict[str, Any]:
@@ -138,9 +146,9 @@ async def test_an_allowance_spent_on_thinking_is_raised_once() -> None:
 )
 def test_an_unusable_answer_is_refused(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(NoUsableSummary, match=reason):
-        accept_summary(read_first_choice(given), request_for(), COUNT)
+        accept_summary(read(given), request_for(), COUNT)
 
 
 def test_a_summary_that_was_cut_at_its_limit_is_still_one() -> None:
-    cut_off = read_first_choice(answer({"content": "The code is 1."}, "length"))
+    cut_off = read(answer({"content": "The code is 1."}, "length"))
     assert accept_summary(cut_off, request_for(), COUNT) == "The code is 1."

@@ -18,7 +18,7 @@ from app.context.quote.quotation_message import extract_passage_text, extract_qu
 from app.context.quote.quote_selection import asks_about_conversation, choose_quotation
 from app.conversation.conversation_types import LogMessage
 from app.conversation.search_terms import extract_message_terms, extract_query_terms
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.store.search.term_ranking import rank_by_weight, weights_to_score
 from tests.benchmarks.quality.texts import PEOPLE, THINGS, Prose
 from tests.support.chat_counter import ChatCounter

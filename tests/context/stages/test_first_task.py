@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from app.context.plan.outline import Plan, SummarizeMode
 from app.context.plan.policy import ContextPolicy
-from app.dialects.chat.message import decode_body
-from app.dialects.chat.message_edits import apply_edit_operations
+from app.dialects.body.message import decode_body
+from app.dialects.body.message_edits import apply_edit_operations
 from tests.context.plan_checks import NOTICE_TOKENS, check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import COUNT, Body, World, assistant, calls, result, user, words
 from tests.shared_data import needs_recordings, recorded

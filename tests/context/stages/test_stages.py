@@ -17,8 +17,8 @@ from app.context.stages.draft import Draft, DraftContext
 from app.context.stages.stage_registry import STAGES
 from app.context.stages.truncation_caps import compute_age_weights
 from app.context.view.message_edits import render_edited_message
-from app.dialects.chat.message import decode_body
-from app.dialects.chat.message_edits import apply_edit_operations
+from app.dialects.body.message import decode_body
+from app.dialects.body.message_edits import apply_edit_operations
 from tests.context.planned_conversation import COUNT, Body, assistant, calls, log_of, result, user, words
 
 WINDOW = 10_000

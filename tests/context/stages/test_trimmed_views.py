@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.stages.draft import find_fitting_text_share
-from app.dialects.chat.message import decode_body
-from app.dialects.chat.message_edits import truncate_message_texts
+from app.dialects.body.message import decode_body
+from app.dialects.body.message_edits import truncate_message_texts
 from app.dialects.text_truncation import truncate_text
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import COUNT, World, assistant, calls, log_of, result, user, words

@@ -8,8 +8,8 @@ import pytest
 
 from app.context.plan.outline import Plan, SummarizeMode
 from app.context.plan.policy import ContextPolicy, ToolResultClearing
-from app.dialects.chat.message import decode_body
-from app.dialects.chat.message_edits import apply_edit_operations
+from app.dialects.body.message import decode_body
+from app.dialects.body.message_edits import apply_edit_operations
 from tests.context.conversation_strategies import POLICIES, tool_call
 from tests.context.plan_checks import check_plan
 from tests.context.planned_conversation import COUNT, World, assistant, calls, result, user, words

@@ -20,7 +20,7 @@ from app.context.user_text.user_text_message import (
 )
 from app.context.user_text.user_text_selection import UserTextRoom, compute_user_text_room, extend_user_text
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from tests.context.planned_conversation import COUNT, Body, World, assistant, result, user, words
 
 RULES = (

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from app.conversation.conversation_types import LogMessage
 from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK, read_deleted_parts, redact_item
 from app.conversations.items.item_building import build_items
-from app.dialects.chat.message import ChatMessage, decode_body
-from app.dialects.responses.item_edits import EMPTY_IMAGE
-from app.dialects.responses.item_kinds import CALL_OUTPUT_TYPES
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.body.message import ChatMessage, decode_body
+from app.dialects.items.item_edits import EMPTY_IMAGE
+from app.dialects.items.item_kinds import CALL_OUTPUT_TYPES
+from app.dialects.items.message import ResponsesMessage
 
 WORDS = "the secret word"
 FIELDS: dict[str, Any] = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.identity import compute_links_after_messages, compute_start_position
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from tests.context.conversation_strategies import conversations
 
 Body = dict[str, Any]

@@ -28,7 +28,7 @@ from app.conversations.items.item_building import (
     find_message_item_id,
     parse_item_id,
 )
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.items.message import ResponsesMessage
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from tests.conversations.items.example_logs import LOGS, placed
 

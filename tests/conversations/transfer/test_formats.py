@@ -19,7 +19,7 @@ from app.context.count.tokenizers import load_tokenizer
 from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.import_file_parser import Format, ImportedConversation, parse_import_file
 from app.conversations.transfer.message_export import ConversationExporter, build_export_fields
-from app.dialects.chat.message import decode_body
+from app.dialects.body.message import decode_body
 from app.errors import InvalidRequest
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter

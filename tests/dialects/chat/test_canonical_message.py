@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.dialects.chat.canonical_message import belongs_to_skeleton, canonicalize_message
+from app.dialects.body.canonical_message import belongs_to_skeleton, canonicalize_message
 
 CALL: dict[str, Any] = {
     "role": "assistant",

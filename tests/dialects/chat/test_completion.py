@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
-from app.dialects.chat.completion import FirstChoice, read_first_choice
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.first_choice import FirstChoice, read_first_choice
+
+
+def read(body: dict[str, Any]) -> FirstChoice:
+    decoder = ChatStreamDecoder()
+    decoder.add_whole(orjson.dumps(body))
+    return read_first_choice(decoder, ())
 
 
 def say(message: Any, reason: Any = "stop", **fields: Any) -> dict[str, Any]:
@@ -31,9 +39,9 @@ def say(message: Any, reason: Any = "stop", **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_what_a_completion_says(body: dict[str, Any], completion: FirstChoice) -> None:
-    assert read_first_choice(body) == completion
+    assert read(body) == completion
 
 
 def test_an_answer_at_the_limit_of_its_tokens_was_cut_off_and_a_filtered_one_was_not() -> None:
-    ends = [read_first_choice(say({"content": "A"}, reason)) for reason in ("length", "content_filter", "stop")]
+    ends = [read(say({"content": "A"}, reason)) for reason in ("length", "content_filter", "stop")]
     assert [(end.is_cut_off, end.is_filtered) for end in ends] == [(True, False), (False, True), (False, False)]

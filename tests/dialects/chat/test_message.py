@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.item import Audio, CountedContent, File, Image, OtherPart, ToolCall
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.errors import InvalidRequest
 
 FUNCTION = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import orjson
 
-from app.dialects.chat.request_fields import read_parameter_names
+from app.dialects.summarizer_fields import read_parameter_names
 
 
 def test_the_names_of_nested_parameters_are_read() -> None:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.chat.search_tool import (
+from app.dialects.search_tool import TOOL_NAME, InvalidArguments, SearchToolQuery, parse_search_arguments
+from app.dialects.search_tool_fields import (
     TOOL_DEFINITION,
     add_search_tool,
     build_next_round_fields,
     shorten_call_arguments,
 )
-from app.dialects.search_tool import TOOL_NAME, InvalidArguments, SearchToolQuery, parse_search_arguments
 
 OWN_ONLY = b' [ {"type":"function", "function":{"name":"f"}} ] '
 

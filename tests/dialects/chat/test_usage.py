@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.dialects.chat.usage import TokenUsage, read_usage
+from app.dialects.usage import TokenUsage, read_usage
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,23 @@ from app.dialects.chat.usage import TokenUsage, read_usage
             TokenUsage(900, 640),
         ),
         ({"input_tokens": 50, "cache_read_input_tokens": 2_000}, TokenUsage(2_050, 2_000)),
-        ({"input_tokens": 50, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 300}, TokenUsage(350)),
+        (
+            {"input_tokens": 50, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 300},
+            TokenUsage(350, 0, 0, 300),
+        ),
+        (
+            {
+                "input_tokens": 50,
+                "cache_creation_input_tokens": 300,
+                "cache_creation": {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 200},
+            },
+            TokenUsage(350, 0, 0, 300, 200),
+        ),
+        ({"prompt_tokens": 900, "prompt_tokens_details": {"cache_write_tokens": 640}}, TokenUsage(900, 0, 0, 640)),
+        (
+            {"input_tokens": 900, "input_tokens_details": {"cached_tokens": 700, "cache_write_tokens": 640}},
+            TokenUsage(900, 700, 0, 200),
+        ),
         ({"prompt_tokens": 2_050, "cache_read_input_tokens": 2_000}, TokenUsage(2_050, 2_000)),
         ({"prompt_tokens": 50, "cache_read_input_tokens": 2_000}, TokenUsage(2_050, 2_000)),
     ],

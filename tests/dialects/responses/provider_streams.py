@@ -1,4 +1,4 @@
-"""The stream of a Responses provider, with the chat chunks that it is translated to."""
+"""The stream of a Responses provider, event by event."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import orjson
 
 from app.dialects.responses.response_object import ResponseObject
 from app.dialects.responses.stream_events import EventWriter, write_whole_item
-from tests.dialects.responses.streams import DONE, chunk, original
 from tests.support.response_events import read_events
 
 Item = dict[str, Any]
 PROVIDER_ID: Final = "resp_" + "f" * 48
-DELTA_FIELDS: Final = {"output_text": "content", "refusal": "refusal", "reasoning_summary_text": "reasoning_content"}
 
 
 def text_item(text: str) -> Item:
@@ -53,28 +51,8 @@ def build_provider_events(
     return whole, [{**event, "sequence_number": number} for number, event in enumerate(events)]
 
 
-def translate_event(event: Mapping[str, Any]) -> bytes:
-    """Returns an event as the gateway reads it: the original, then the chunks that say the same."""
-    kind = event["type"].removeprefix("response.")
-    name, _, step = kind.rpartition(".")
-    if step == "delta" and name in DELTA_FIELDS:
-        return original(event, chunk({DELTA_FIELDS[name]: event["delta"]}))
-    if kind == "output_item.added" and event["item"]["type"] == "function_call":
-        function = {"name": event["item"]["name"], "arguments": ""}
-        call = {
-            "index": event["output_index"],
-            "id": event["item"]["call_id"],
-            "type": "function",
-            "function": function,
-        }
-        return original(event, chunk({"tool_calls": [call]}))
-    if kind in ("failed", "error"):
-        error = event["response"]["error"] if "response" in event else event
-        body = {"error": {"message": error["message"], "code": error["code"]}}
-        return original(event, b"data: %b\n\n" % orjson.dumps(body))
-    if kind in ("completed", "incomplete"):
-        return original(event, chunk({}, "stop" if kind == "completed" else "length"), DONE)
-    return original(event)
+def render_event(event: Mapping[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
 
 
 def _take_turns(runs: Sequence[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:

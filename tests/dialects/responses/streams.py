@@ -8,8 +8,10 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.item import Item
+from app.dialects.answer_decoding import drop_cut_events
+from app.dialects.provider_dialects import make_decoder
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
-from app.dialects.responses.stream_relay import ResponsesStreamRelay
+from app.dialects.responses.answer_relay import ResponsesStreamRelay
 from app.dialects.sse import SseDecoder
 from app.errors import GatewayError, UpstreamUnavailable
 
@@ -41,11 +43,6 @@ def usage_chunk() -> bytes:
     return b"data: %b\n\n" % orjson.dumps({"id": "chatcmpl-1", "choices": [], "usage": usage})
 
 
-def original(event: Mapping[str, Any], *chunks: bytes) -> bytes:
-    """A Responses provider's event, and the chunks that it was translated to."""
-    return b"event: original\ndata: %b\n\n" % orjson.dumps(event) + b"".join(chunks)
-
-
 def make_format(**fields: object) -> ResponsesAnswerFormat:
     raw_fields = {name: orjson.dumps(value) for name, value in ({"model": "asked-model"} | fields).items()}
     return ResponsesAnswerFormat(RESPONSE_ID, CREATED_AT, raw_fields)
@@ -67,20 +64,26 @@ class RelayedStream:
         broken_by: UpstreamUnavailable | None = None,
         store_failure: GatewayError | None = None,
         changed_fields: bytes | None = None,
+        protocol: str = "openai",
     ) -> None:
         answer_format = answer_format or make_format()
         self.relay: ResponsesStreamRelay = answer_format.build_relay(
-            SseDecoder("upstream"), STATUS_FIELDS, lambda _: ALL_FIELDS, include_usage=False, source="upstream"
+            make_decoder(protocol, "upstream"),
+            STATUS_FIELDS,
+            lambda _: ALL_FIELDS,
+            include_usage=False,
+            source="upstream",
         )
         relay = self.relay
         frames: list[bytes] = []
-        frames += [relay.feed(piece) for piece in pieces if not relay.has_ended]
+        sse_decoder = SseDecoder("upstream")
+        frames += [relay.relay_events(sse_decoder.feed(piece)) for piece in pieces if not relay.has_ended]
         if not relay.has_ended and broken_by is None:
-            frames.append(relay.flush())
+            frames.append(relay.relay_events(drop_cut_events(sse_decoder.flush(), protocol)))
         relay.record_stream_end(broken_by)
-        collector = relay.collector
+        answer = relay.answer
         self.message: Item | None = None
-        if collector.has_content or (collector.is_complete and relay.stream_failure is None):
+        if answer.has_content or (answer.is_complete and relay.stream_failure is None):
             self.message = relay.build_answer_message()
         error = store_failure or relay.stream_failure
         frames.append(relay.render_end(changed_fields) if error is None else answer_format.render_error_frames(error))

@@ -11,12 +11,13 @@ import pytest
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import EventStyle
+from app.dialects.answer_decoding import Answer
+from app.dialects.answer_format import EventStyle
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items
+from app.dialects.provider_dialects import make_decoder
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import build_output_items
 from app.errors import ContextLengthExceeded, UpstreamUnavailable
 from tests.dialects.responses.streams import (
     ALL_FIELDS,
@@ -63,10 +64,11 @@ def make_completion(message: Mapping[str, Any], finish_reason: str) -> bytes:
     return orjson.dumps({"id": "chatcmpl-1", "model": "provider-model", "choices": [choice], "usage": USAGE})
 
 
-def collect(body: bytes) -> StreamCollector:
-    collector = StreamCollector("upstream")
-    collector.add_completion(body)
-    return collector
+def read_whole(answer_format: ResponsesAnswerFormat, body: bytes, protocol: str = "openai") -> Answer:
+    """Reads a provider's body, as the pipeline does before the answer is rendered."""
+    answer = make_decoder(protocol, "upstream")
+    answer.add_whole(body)
+    return answer_format.translate_whole_answer(answer, body)[0]
 
 
 def stream_of(message: Mapping[str, Any], finish_reason: str) -> RelayedStream:
@@ -88,9 +90,9 @@ def make_entry(message: Item, finish_reason: str, **more_facts: object) -> LogMe
 def test_an_answer_is_the_same_whole_streamed_and_read_again(name: str, finish_reason: str) -> None:
     message, answer_format = MESSAGES[name], make_format(tools=[CRM])
     body = make_completion(message, finish_reason)
-    collector = collect(body)
-    stored = answer_format.build_answer_message(collector, None)
-    whole = orjson.loads(answer_format.render_whole_answer(collector, body, None, ALL_FIELDS))
+    answer = read_whole(answer_format, body)
+    stored = answer_format.build_answer_message(answer)
+    whole = orjson.loads(answer_format.render_whole_answer(answer, body, ALL_FIELDS))
     validate_response(whole)
     assert build_output_items(stored, RESPONSE_ID) == whole["output"]
 
@@ -116,7 +118,8 @@ def test_an_answer_is_the_same_whole_streamed_and_read_again(name: str, finish_r
 
 def test_a_plain_answer_is_kept_as_the_chat_message_that_it_was() -> None:
     body = make_completion(MESSAGES["calls"], "tool_calls")
-    stored = make_format().build_answer_message(collect(body), None)
+    answer_format = make_format()
+    stored = answer_format.build_answer_message(read_whole(answer_format, body))
     assert isinstance(stored, ChatMessage)
     assert stored.body == {"role": "assistant", **MESSAGES["calls"]}
     streamed = stream_of(MESSAGES["calls"], "tool_calls").message
@@ -130,11 +133,11 @@ def test_a_whole_answer_has_logarithmic_probabilities_if_asked_for() -> None:
     body = orjson.dumps({"choices": [choice]})
     for asks in (False, True):
         answer_format = make_format(include=["message.output_text.logprobs"] if asks else [])
-        collector = collect(body)
-        whole = orjson.loads(answer_format.render_whole_answer(collector, body, None, ALL_FIELDS))
+        answer = read_whole(answer_format, body)
+        whole = orjson.loads(answer_format.render_whole_answer(answer, body, ALL_FIELDS))
         validate_response(whole)
         assert whole["output"][0]["content"][0]["logprobs"] == ([token] if asks else [])
-        assert isinstance(answer_format.build_answer_message(collector, None), ChatMessage)
+        assert isinstance(answer_format.build_answer_message(answer), ChatMessage)
 
 
 def test_an_original_object_is_ours_and_its_items_are_kept_with_their_bytes() -> None:
@@ -143,17 +146,18 @@ def test_an_original_object_is_ours_and_its_items_are_kept_with_their_bytes() ->
         b'{"id":"resp_x","object":"response","created_at":1,"status":"completed","model":"m","output":[%b],' % item
     )
     original += b'"parallel_tool_calls":false,"tool_choice":"auto","tools":[],"store":false,"error":null}'
-    answer_format, collector = make_format(), collect(make_completion({"content": "Hi"}, "stop"))
-    whole = orjson.loads(answer_format.render_whole_answer(collector, b"", original, ALL_FIELDS))
+    answer_format = make_format()
+    answer = read_whole(answer_format, original, "responses")
+    whole = orjson.loads(answer_format.render_whole_answer(answer, original, ALL_FIELDS))
     validate_response(whole)
     assert (whole["id"], whole["created_at"], whole["store"]) == (RESPONSE_ID, CREATED_AT, True)
     assert (whole["parallel_tool_calls"], whole["context_status"]) == (False, "full")
     assert "encrypted_content" not in whole["output"][0]
-    stored = answer_format.build_answer_message(collector, original)
+    stored = answer_format.build_answer_message(answer)
     assert isinstance(stored, ResponsesMessage)
     assert stored.raw == b"[%b]" % item
     asked = make_format(include=["reasoning.encrypted_content"])
-    assert item in asked.render_whole_answer(collector, b"", original, ALL_FIELDS)
+    assert item in asked.render_whole_answer(answer, original, ALL_FIELDS)
 
 
 def test_a_repeated_answer_says_what_the_first_one_said() -> None:
@@ -161,10 +165,11 @@ def test_a_repeated_answer_says_what_the_first_one_said() -> None:
         b'{"id":"resp_x","object":"response","created_at":1,"completed_at":9,"status":"completed","model":"m","output":'
         b'[],"temperature":0.7,"top_p":1.0,"service_tier":"flex","usage":{"input_tokens":1,"more":[2]},"text":null}'
     )
-    answer_format, collector = make_format(), collect(make_completion({"content": "Hi"}, "stop"))
-    whole = orjson.loads(answer_format.render_whole_answer(collector, b"", original, b""))
-    stored = answer_format.build_answer_message(collector, original)
-    facts = answer_format.build_facts(collector)
+    answer_format = make_format()
+    answer = read_whole(answer_format, original, "responses")
+    whole = orjson.loads(answer_format.render_whole_answer(answer, original, b""))
+    stored = answer_format.build_answer_message(answer)
+    facts = answer_format.build_facts(answer)
     assert facts["response"] == {
         "completed_at": 9,
         "service_tier": "flex",

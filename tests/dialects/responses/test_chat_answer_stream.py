@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.chat.message import ChatMessage
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import build_output_items
+from app.dialects.body.message import ChatMessage
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items
 from app.errors import UpstreamUnavailable
 from tests.dialects.responses.streams import (
     DONE,
@@ -380,7 +381,8 @@ def test_the_events_of_any_stream_fit_together_and_make_the_stored_answer(
     events = relay_and_check(stream)
     assert (events[-1]["type"] == "response.failed") == (finish is None)
     if stream.message is not None:
-        collected = ChatMessage.from_body(stream.relay.collector.build_message())
+        assert isinstance(stream.relay.answer, ChatStreamDecoder)
+        collected = ChatMessage.from_body(stream.relay.answer.build_message())
         kept_calls = sorted((call.name, call.arguments) for call in stream.message.calls)
         assert kept_calls == sorted((call.name, call.arguments) for call in collected.calls)
     uncut = RelayedStream([whole])

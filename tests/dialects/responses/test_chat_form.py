@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.item import Image
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.message_checks import check_messages
-from app.dialects.responses.chat_form import build_chat_form
-from app.dialects.responses.input_items import encode_instructions, encode_text_input, group_input_items
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.body.message import ChatMessage
+from app.dialects.body.message_checks import check_messages
+from app.dialects.items.chat_form import build_chat_form
+from app.dialects.items.input_items import encode_instructions, encode_text_input, group_input_items
+from app.dialects.items.message import ResponsesMessage
 from tests.dialects.responses.histories import TALKS, Talk
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a": 1}'}

@@ -11,14 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.item import EditOperation
-from app.dialects.responses.input_items import find_item_groups, group_input_items
-from app.dialects.responses.item_edits import apply_operations_to_items
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import (
-    build_output_items,
-    render_messages_for_chat,
-    render_messages_for_responses,
-)
+from app.dialects.items.input_items import find_item_groups, group_input_items
+from app.dialects.items.item_edits import apply_operations_to_items
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items, render_messages_for_chat, render_messages_for_responses
 from app.errors import InvalidRequest
 from tests.dialects.responses.histories import ODD_ITEMS, TALKS, Talk
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.item import EditOperation
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.message_edits import OPERATIONS as CHAT_OPERATIONS
-from app.dialects.responses.input_items import group_input_items
-from app.dialects.responses.item_edits import EMPTY_IMAGE, OPERATIONS, apply_operations_to_items
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.body.message import ChatMessage
+from app.dialects.body.message_edits import OPERATIONS as CHAT_OPERATIONS
+from app.dialects.items.input_items import group_input_items
+from app.dialects.items.item_edits import EMPTY_IMAGE, OPERATIONS, apply_operations_to_items
+from app.dialects.items.message import ResponsesMessage
 from tests.dialects.responses.histories import TALKS, Talk
 
 LONG: Any = "first line\n" + "x" * 500 + "\nlast line"

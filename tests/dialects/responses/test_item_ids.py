@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.dialects.responses.item_ids import derive_item_id
+from app.dialects.items.item_ids import derive_item_id
 
 RESPONSE_ID = "resp_" + "0123456789abcdef" * 3
 

@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseOutputItem
 from pydantic import TypeAdapter
 
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
+from app.dialects.items.input_items import encode_instructions, group_input_items
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items, render_messages_for_chat, render_messages_for_responses
 from app.dialects.missing_tool_results import MISSING_RESULT_TEXT, add_missing_tool_results
-from app.dialects.responses.input_items import encode_instructions, group_input_items
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import (
-    build_output_items,
-    render_messages_for_chat,
-    render_messages_for_responses,
-)
 from tests.dialects.responses.histories import TALKS, TURNS, Talk
 
 USER = {"role": "user", "content": "Hi"}

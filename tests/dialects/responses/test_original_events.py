@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import build_output_items
 from app.errors import StoreUnavailable, UpstreamUnavailable
-from tests.dialects.responses.provider_streams import Item, build_provider_events, text_item, translate_event
+from tests.dialects.responses.provider_streams import Item, build_provider_events, render_event, text_item
 from tests.dialects.responses.streams import CREATED_AT, RESPONSE_ID, STATUS_FIELDS, RelayedStream, make_format
 from tests.support.response_events import check_event_order, read_events
 from tests.support.response_types import accumulate_events, validate_event
@@ -44,7 +44,9 @@ ITEMS: Sequence[Item] = (
 def relay(
     events: Sequence[dict[str, Any]], answer_format: ResponsesAnswerFormat | None = None, **more: Any
 ) -> RelayedStream:
-    return RelayedStream([translate_event(event) for event in events], answer_format=answer_format, **more)
+    return RelayedStream(
+        [render_event(event) for event in events], answer_format=answer_format, protocol="responses", **more
+    )
 
 
 def check(stream: RelayedStream) -> list[dict[str, Any]]:
@@ -101,9 +103,9 @@ def test_encrypted_reasoning_is_shown_only_if_asked_for_and_always_kept(asks: bo
 
 def test_the_log_keeps_the_bytes_of_the_items() -> None:
     _, provided = build_provider_events([text_item("x")])
-    pieces = [translate_event(event) for event in provided]
+    pieces = [render_event(event) for event in provided]
     pieces[-1] = pieces[-1].replace(b'"output":[', b'"output": [ ').replace(b'"role":', b'"role" :')
-    stream = RelayedStream(pieces)
+    stream = RelayedStream(pieces, protocol="responses")
     assert isinstance(stream.message, ResponsesMessage)
     assert b'"role" :"assistant"' in stream.message.raw
 
@@ -204,16 +206,16 @@ def test_a_stream_that_breaks_off_anywhere_fails_with_its_items(
 
 def test_half_of_a_surrogate_pair_is_replaced() -> None:
     _, provided = build_provider_events([text_item("a")])
-    pieces = [translate_event(event) for event in provided[:5]]
+    pieces = [render_event(event) for event in provided[:5]]
     pieces[4] = pieces[4].replace(b'"delta":"a"', b'"delta":"\\ud83d"')
-    events = read_events(RelayedStream(pieces, broken_by=BROKEN).frames)
+    events = read_events(RelayedStream(pieces, broken_by=BROKEN, protocol="responses").frames)
     check_event_order(events)
     assert events[4]["delta"] == "\ufffd"
 
 
 def test_data_of_several_lines_is_sent_on_one() -> None:
     _, provided = build_provider_events([text_item("x")])
-    pieces = [translate_event(event) for event in provided]
+    pieces = [render_event(event) for event in provided]
     spread = pieces[4].replace(b',"item_id"', b',\ndata: "item_id"')
     assert spread != pieces[4]
-    check(RelayedStream([*pieces[:4], spread, *pieces[5:]]))
+    check(RelayedStream([*pieces[:4], spread, *pieces[5:]], protocol="responses"))

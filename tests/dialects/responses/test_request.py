@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
-from app.dialects.chat.request import decode_body_fields
 from app.dialects.item_decoding import decode_item
+from app.dialects.request_body import decode_body_fields
 from app.dialects.responses.request import ResponsesFields, may_run_provider_tools, parse_responses_fields
 from app.errors import InvalidRequest
 

@@ -16,10 +16,9 @@ from openai.types.responses.response_create_params import ResponseCreateParamsNo
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
-from app.dialects.chat.counted_content import read_schemas
-from app.dialects.chat.request import decode_body_fields
-from app.dialects.responses.request import parse_responses_fields
-from app.dialects.responses.request_fields import (
+from app.dialects.body.counted_content import read_schemas
+from app.dialects.request_body import decode_body_fields
+from app.dialects.request_translation import (
     FATES_TO_CHAT,
     FATES_TO_RESPONSES,
     GATEWAY_FIELDS,
@@ -30,6 +29,7 @@ from app.dialects.responses.request_fields import (
     translate_fields_to_chat,
     translate_fields_to_responses,
 )
+from app.dialects.responses.request import parse_responses_fields
 from app.errors import InvalidRequest
 
 PAGE = (Path(__file__).parents[3] / "docs/responses.md").read_text()
@@ -300,7 +300,11 @@ def test_a_limit_that_is_no_integer_is_refused(name: str) -> None:
 
 
 def test_the_newer_limit_wins() -> None:
-    assert to_responses(max_tokens=9, max_completion_tokens=7)["max_output_tokens"] == 7
+    assert to_responses(max_tokens=90, max_completion_tokens=70)["max_output_tokens"] == 70
+
+
+def test_a_limit_that_responses_providers_refuse_becomes_the_least_that_they_take() -> None:
+    assert to_responses(max_tokens=7)["max_output_tokens"] == 16
 
 
 def test_logprobs_are_asked_for_in_both_protocols() -> None:
@@ -474,7 +478,9 @@ def test_what_both_protocols_can_say_comes_back_equal(said: dict[str, Any], top_
         chat |= {"logprobs": True, "top_logprobs": top_logprobs}
     there = translate_fields_to_responses(encode({**chat, "messages": HELLO}))
     back = translate_fields_to_chat(there.fields)
-    assert decode(back.fields) == chat
+    # Responses providers refuse a lower limit.
+    limits = {name: max(chat[name], 16) for name in ("max_completion_tokens",) if name in chat}
+    assert decode(back.fields) == {**chat, **limits}
     assert there.warnings == back.warnings == []
 
 

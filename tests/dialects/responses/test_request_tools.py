@@ -10,13 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.chat.request import decode_body_fields
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.request_fields import (
-    TranslatedFields,
-    translate_fields_to_chat,
-    translate_fields_to_responses,
-)
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.request_body import decode_body_fields
+from app.dialects.request_translation import TranslatedFields, translate_fields_to_chat, translate_fields_to_responses
 from app.dialects.responses.tools import list_namespaced_names
 from app.errors import InvalidRequest
 

@@ -153,7 +153,8 @@ async def test_a_stream_gives_its_place_back_at_its_end_or_when_its_client_leave
         await become(w, 0, 0)
         request = {"model": "m", "messages": [user("two")], "stream": True}
         async with w.client.stream("POST", f"{w.base_url}/chat/completions", json=request) as answer:
-            await anext(answer.aiter_lines())
+            lines = answer.aiter_lines()  # kept: the stream is closed when its reader is collected
+            await anext(lines)
             await become(w, 1, 0)
         await become(w, 0, 0)
         await w.say([user("three")])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.errors import StoreUnavailable
 from app.store.contract.keys import IdempotencyKeyRecord
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
@@ -150,7 +150,8 @@ async def test_a_stream_that_was_left_may_be_sent_again_with_its_key() -> None:
         body = {"model": "m", "messages": [user("Hi")], "stream": True}
         headers = {**KEY, "authorization": "Bearer sk-one"}
         async with w.client.stream("POST", f"{w.base_url}/chat/completions", json=body, headers=headers) as answer:
-            await anext(answer.aiter_lines())
+            lines = answer.aiter_lines()  # kept: the stream is closed when its reader is collected
+            await anext(lines)
         assert await words(w, headers=KEY) == "Fine."
         assert len(w.upstream.bodies) == 2
 

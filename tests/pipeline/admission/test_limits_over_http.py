@@ -13,7 +13,8 @@ import openai
 import pytest
 
 from tests.api.admin.test_costs import HISTORY, PRICED, UNPRICED, Gateway, locked
-from tests.live import Reply, ScriptedUpstream, completion, stream
+from tests.live import Reply, ScriptedUpstream, chunk, completion, stream
+from tests.support.gateway import user
 
 USAGE = {"prompt_tokens": 10, "total_tokens": 12, "completion_tokens": 2}
 ANTHROPIC_STREAM = [
@@ -96,8 +97,8 @@ async def test_a_summary_that_the_budget_has_no_room_for_is_not_written() -> Non
         ("/embeddings", Reply({"data": [{"embedding": [0.5] * 9000}], "usage": {**USAGE, "completion_tokens": 2}})),
         ("/completions", Reply({"choices": [], "usage": USAGE})),
         ("/deployments/m/chat/completions", Reply({"choices": [], "usage": USAGE})),
-        ("/messages", Reply({"content": [], "usage": {"input_tokens": 10, "output_tokens": 2}})),
-        ("/messages", sse(ANTHROPIC_STREAM)),
+        ("/deployments/m/messages", Reply({"content": [], "usage": {"input_tokens": 10, "output_tokens": 2}})),
+        ("/deployments/m/messages", sse(ANTHROPIC_STREAM)),
         (
             "/completions",
             sse([{"choices": [], "usage": None}, {"choices": [], "usage": USAGE}]),
@@ -112,6 +113,20 @@ async def test_a_passed_through_call_costs_what_its_answer_reports(path: str, re
         assert await spent(gateway, key_id) == pytest.approx(0.03)
         (row,) = await gateway.costs(secret)
         assert (row["requests"], row["prompt_tokens"], row["unpriced_calls"]) == (1, 10, 0)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_message_costs_what_its_answer_reports_within_the_budget(streams: bool) -> None:
+    pieces = [chunk({"content": "Fine."}, "stop"), chunk({}, usage=USAGE), b"data: [DONE]\n\n"]
+    reply = Reply(pieces=pieces) if streams else completion("Fine.", usage=USAGE)
+    async with locked(ScriptedUpstream(reply, completion())) as gateway:
+        secret, key_id = await gateway.make_key(scopes=("chat", "admin"), budget_usd=0.05)
+        body = {"model": "m", "max_tokens": 2, "stream": streams, "messages": [user("Hi")]}
+        answer = await gateway.request("POST", "/messages", secret, json=body)
+        assert answer.status_code == 200, answer.text
+        assert await spent(gateway, key_id) == pytest.approx(0.03)
+        refused = await gateway.request("POST", "/messages", secret, json={**body, "max_tokens": 2000})
+        assert (refused.status_code, refused.json()["type"]) == (429, "error")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +153,9 @@ async def test_a_call_that_cannot_be_priced_is_refused_for_a_key_with_a_budget(m
     async with locked(provider=EVERYTHING) as gateway:
         secret, _ = await gateway.make_key(budget_usd=5)
         refused = await gateway.request(method, path, secret, json={"model": "m"})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_permissions")
+        # Errors below `/v1/messages` have the form of that API, which has no codes.
+        named = ("type", "permission_error") if path.startswith("/messages") else ("code", "insufficient_permissions")
+        assert (refused.status_code, refused.json()["error"][named[0]]) == (403, named[1])
         assert "has a budget, and what '/v1" in refused.json()["error"]["message"]
         free, _ = await gateway.make_key()
         assert (await gateway.request(method, path, free, json={"model": "m"})).status_code == 200

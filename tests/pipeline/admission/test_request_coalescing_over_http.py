@@ -231,7 +231,8 @@ async def test_a_stream_that_waits_for_a_summary_is_joined_too() -> None:
         headers = {"authorization": "Bearer sk-one"}
         url = f"{w.base_url}/chat/completions"
         async with w.client.stream("POST", url, json=talk, headers=headers) as first:
-            await anext(first.aiter_lines())
+            lines = first.aiter_lines()  # kept: the stream is closed when its reader is collected
+            await anext(lines)
             joining = asyncio.ensure_future(w.client.post(url, json=talk, headers={**headers, **RETRY}))
             await asyncio.sleep(NOTICED_SECONDS)
         await asyncio.sleep(NOTICED_SECONDS)

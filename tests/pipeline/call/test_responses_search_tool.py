@@ -66,9 +66,8 @@ async def test_searches_of_a_responses_provider_are_hidden(streamed: bool) -> No
         again = await w.respond_either("Thanks.", stream=streamed, previous_response_id=got["id"], tools=[LOOK], **TOOL)
     assert upstream.refusals == []
     assert got["status"] == "completed"
-    # A stream has shown the first text before the reasoning of the next round.
-    shown = ["reasoning", "message", "reasoning", "message"] if streamed else ["reasoning", "message"]
-    assert [item["type"] for item in got["output"]] == shown
+    # The first text stands before the reasoning of the next round.
+    assert [item["type"] for item in got["output"]] == ["reasoning", "message", "reasoning", "message"]
     assert texts(got).endswith("It is quokka-7731.")
     assert TOOL_NAME not in [tool["name"] for tool in got["tools"]]
     assert [item for item in stored["output"] if item["type"] == "message"] == [
@@ -88,6 +87,30 @@ async def test_searches_of_a_responses_provider_are_hidden(streamed: bool) -> No
     assert "call_1" not in json.dumps(last["input"])
     assert got["usage"]["input_tokens"] > 3 * 4000
     assert again["status"] == "completed"
+
+
+async def test_calls_that_come_in_turns_with_a_search_reach_the_client_whole() -> None:
+    look = function_call_item("look", json.dumps({"place": "the vault"}), "call_a")
+    upstream = ResponsesUpstream(respond("I look.", look, search_item("call_s"), interleaves=True))
+    async with responses_world(upstream) as w:
+        events = await w.respond_streamed(talk(), tools=[LOOK], **TOOL)
+    (call_item,) = [item for item in events[-1]["response"]["output"] if item["type"] == "function_call"]
+    assert (call_item["call_id"], call_item["arguments"]) == ("call_a", look["arguments"])
+    assert call_item["status"] == "completed"
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert call_item in done
+
+
+@EITHER
+async def test_sealed_reasoning_before_a_search_goes_back_with_its_call(streamed: bool) -> None:
+    sealed = {**reasoning_item(), "id": "rs_1", "encrypted_content": "gAAAA"}
+    upstream = ResponsesUpstream(respond(sealed, search_item("call_1")), respond("It is quokka-7731."))
+    upstream.issued_secrets.add("gAAAA")
+    async with responses_world(upstream) as w:
+        got = await w.respond_either(talk(), stream=streamed, tools=[LOOK], **TOOL)
+    reasoning, made, found = upstream.requests[1]["input"][-3:]
+    assert (reasoning["encrypted_content"], made["call_id"], found["call_id"]) == ("gAAAA", "call_1", "call_1")
+    assert "gAAAA" not in json.dumps(got)
 
 
 @EITHER

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.errors import StoreUnavailable
 from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.resolve.resolved_request import ResolvedRequest

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.conversation_types import LogMessage
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.pipeline.call.search_tool_results import MIN_RESULT_TOKENS, NOTHING_FOUND, cut_excerpt, render_search_result
 from app.store.contract.conversations import SearchHit
 

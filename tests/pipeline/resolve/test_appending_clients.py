@@ -15,7 +15,7 @@ import pytest
 
 from app.context.count.token_counter import TokenCounter
 from app.conversation.item import Item
-from app.dialects.chat.message import BodyMessage, ChatMessage, decode_body
+from app.dialects.body.message import BodyMessage, ChatMessage, decode_body
 from app.pipeline.view.quotations import MAX_CANDIDATES
 from app.store.sqlite.backend import SqliteStore
 from app.store.sqlite.threads import open_sqlite_connection

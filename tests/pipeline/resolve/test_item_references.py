@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.errors import InvalidRequest
 from tests.support.responses_turns import ResponsesTurns, function_call, items, output, said, said_by
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.conversation.conversation_types import Conversation
-from app.dialects.chat.canonical_message import belongs_to_skeleton, canonicalize_message
+from app.dialects.body.canonical_message import belongs_to_skeleton, canonicalize_message
 from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.support.gateway import Messages, assistant, call, result, system, user, world
 from tests.support.memory_store import MemoryStore

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from app.dialects.usage import TokenUsage
+from app.pipeline.respond.context_status import ContextReport
+from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from tests.live import ScriptedUpstream, completion, stream
 from tests.support.conversations_client import done, question
 from tests.support.gateway import World, is_summary, pick_word, user, world
 from tests.support.raw_http import chunks
+from tests.upstream.scripted_provider import ScriptedProvider
 
 WINDOW = 8192
 RESERVE = 410
@@ -95,3 +99,26 @@ async def test_the_line_of_a_policy_without_summaries_is_its_limit() -> None:
     async with world(model(), window=WINDOW, policy="window") as gateway:
         _, context, _ = await turn(gateway, 0, max_tokens=500)
     assert context["compacts_above"] == context["limit"] == WINDOW - RESERVE - 500
+
+
+def test_an_answers_cost_tells_each_token_once_and_no_dollars_without_all_prices() -> None:
+    usage = TokenUsage(1000, cached_tokens=600, written_tokens=300, output_tokens=50)
+    tokens = {"input": 100, "cached": 600, "written": 300, "output": 50}
+    summary = {"prompt_tokens": 400, "completion_tokens": 40}
+    price = TokenPrice(input=2.0, cached_input=0.5, output=8.0)
+    priced, unpriced = (ModelDeployment(ScriptedProvider("p"), "m", price=one) for one in (price, TokenPrice()))
+
+    def build(
+        deployment: ModelDeployment, usage: TokenUsage | None, summary_usage: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        unused: Any = None
+        report = ContextReport("full", None, "additive", unused, unused, 0, 0, {"usage": summary_usage})
+        return report.build_cost_object(deployment, usage)
+
+    assert build(priced, None, summary) is None
+    own = (100 * 2 + 600 * 0.5 + 300 * 2 + 50 * 8) / 1e6
+    assert build(priced, usage, None) == {**tokens, "summaries": 0, "usd": pytest.approx(own)}
+    assert build(unpriced, usage, None) == {**tokens, "summaries": 0, "usd": None}
+    assert build(priced, usage, summary) == {**tokens, "summaries": 440, "usd": None}
+    told = build(priced, usage, {**summary, "cost_usd": 0.25})
+    assert told == {**tokens, "summaries": 440, "usd": pytest.approx(own + 0.25)}

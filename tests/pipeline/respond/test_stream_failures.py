@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.dialects.chat.stream_relay import StreamRelay
+from app.dialects.chat.stream_splicer import ChatStreamSplicer
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk
 from tests.support.gateway import World, user, world
@@ -180,7 +180,7 @@ async def test_an_error_chunk_at_the_start_is_told_in_the_stream() -> None:
 async def test_a_fault_of_our_own_in_a_stream_is_told_without_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     upstream = ScriptedUpstream(Reply(pieces=[BEGUN[0], 0.05, *BEGUN[1:], chunk({}, "stop"), DONE]))
     async with world(upstream) as w:
-        answer = await broken(monkeypatch, w, "feed")
+        answer = await broken(monkeypatch, w, "record_stream_end")
     events = chunks(answer)
     assert check_failed(events)["code"] == "internal_error"
     assert "secret" not in answer.text
@@ -198,7 +198,7 @@ async def broken(monkeypatch: pytest.MonkeyPatch, w: World, place: str) -> httpx
     def fault(*_: object) -> bytes:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(StreamRelay, place, fault)
+    monkeypatch.setattr(ChatStreamSplicer, place, fault)
     return await w.post([user("x")], stream=True)
 
 

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import LogMessage
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.store.contract.store import Store
 from app.store.sqlite.backend import SqliteStore
 from app.store.store_factory import create_store

@@ -1,4 +1,4 @@
-"""A provider of the Responses API over real HTTP: its answers as chat completions, its errors as they are."""
+"""A provider of the Responses API over real HTTP: its answers and errors as they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import orjson
 import pytest
 from opentelemetry.sdk.trace import Span, TracerProvider
 
-from app.dialects.chat.stream_collector import StreamCollector
 from app.errors import UpstreamUnavailable
 from app.observability import metric_families
 from app.observability.metrics import Metrics
@@ -29,7 +28,6 @@ from tests.support.responses_upstream import (
     ResponsesUpstream,
     ScriptedResponse,
     function_call_item,
-    reasoning_item,
     render_event,
     respond,
 )
@@ -56,17 +54,15 @@ class Bench:
             metrics=self.metrics,
         )
 
-    async def send(self, *, keeps_original: bool = False, **fields: Any) -> RoutedReply:
+    async def send(self, **fields: Any) -> RoutedReply:
         async def build_body(deployment: ModelDeployment) -> bytes:
             return orjson.dumps({"model": deployment.upstream_model, "store": False, "input": "Hi.", **fields})
 
-        return await self.router.send(self.router.resolve("m"), build_body, keeps_original=keeps_original)
+        return await self.router.send(self.router.resolve("m"), build_body)
 
-    async def read(
-        self, *, keeps_original: bool = False, stream: bool = False, **fields: Any
-    ) -> tuple[StreamReply | BufferedReply, bytes | None]:
-        routed = await self.send(keeps_original=keeps_original, stream=stream, **fields)
-        return await read_first_event_or_body(routed.reply, stream=stream, source=routed.deployment.key)
+    async def read(self, *, stream: bool = False, **fields: Any) -> tuple[StreamReply | BufferedReply, bytes | None]:
+        routed = await self.send(stream=stream, **fields)
+        return await read_first_event_or_body(routed.reply, routed.deployment, stream=stream)
 
 
 @asynccontextmanager
@@ -86,67 +82,38 @@ async def read_pieces(reply: UpstreamReply) -> bytes:
     return b"".join(pieces)
 
 
-def content(body: bytes) -> Any:
-    return orjson.loads(body)["choices"][0]["message"]["content"]
-
-
 async def test_a_call_goes_to_responses_with_the_providers_key() -> None:
     async with bench(respond("Hello.")) as made:
         routed = await made.send()
         body = await routed.reply.read()
 
-    assert (routed.reply.status, content(body)) == (200, "Hello.")
-    assert routed.reply.original_body is None
+    assert (routed.reply.status, orjson.loads(body)["output"][0]["content"][0]["text"]) == (200, "Hello.")
     assert made.upstream.paths == ["/v1/responses"]
     assert made.upstream.headers[0]["authorization"] == "Bearer secret"
 
 
-async def test_a_whole_original_comes_beside_its_translation() -> None:
-    async with bench(respond(reasoning_item("Hm."), "Hello.", CALL)) as made:
-        reply, error_body = await made.read(keeps_original=True, include=["reasoning.encrypted_content"])
-
-    assert isinstance(reply, BufferedReply)
-    assert error_body is None
-    original = orjson.loads(reply.original_body or b"")
-    assert [item["type"] for item in original["output"]] == ["reasoning", "message", "function_call"]
-    assert original["output"][0]["encrypted_content"] in made.upstream.issued_secrets
-    assert content(reply.body) == "Hello."
-
-
-async def test_a_stream_is_one_of_chat_chunks() -> None:
-    async with bench(respond("Hello, world.")) as made:
-        body = await read_pieces((await made.send(stream=True)).reply)
-
-    assert body.endswith(b"data: [DONE]\n\n")
-    assert b"event:" not in body
-    assert body.count(b'"content":') == 3
-
-
-async def test_a_stream_brings_the_originals_in_front_of_the_chunks() -> None:
-    async with bench(respond("Hello, world.")) as made:
-        reply, error_body = await made.read(stream=True, keeps_original=True)
+async def test_replies_come_untouched() -> None:
+    async with bench(respond("Hello, world."), respond("Hello, world.")) as made:
+        whole, whole_error = await made.read()
+        reply, error_body = await made.read(stream=True)
         assert isinstance(reply, StreamReply)
         events = [*reply.first_events]
-        async for piece in reply.remaining_bytes:
-            events += reply.decoder.feed(piece)
+        async for more in reply.iter_events():
+            events += more
         await reply.aclose()
 
-    assert error_body is None
-    kinds = [json.loads(event.data or b"")["type"] for event in events if event.name == b"original"]
+    assert isinstance(whole, BufferedReply)
+    assert (whole_error, error_body) == (None, None)
+    assert (whole.protocol, reply.protocol) == ("responses", "responses")
+    assert orjson.loads(whole.body)["object"] == "response"
+    kinds = [json.loads(event.data or b"")["type"] for event in events]
     assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
-    assert [event.name for event in events[:4]] == [b"original", b"original", b"original", b""]
-    collector = StreamCollector()
-    for event in events[:-1]:
-        if not event.name:
-            collector.add_chunk(event.data or b"")
-    assert collector.build_message()["content"] == "Hello, world."
 
 
-@pytest.mark.parametrize("keeps_original", [False, True])
 @pytest.mark.parametrize(("stream", "fails_in_stream"), [(False, False), (True, False), (True, True)])
-async def test_an_overflow_is_recognised(*, stream: bool, fails_in_stream: bool, keeps_original: bool) -> None:
+async def test_an_overflow_is_recognised(*, stream: bool, fails_in_stream: bool) -> None:
     async with bench(window=50, fails_in_stream=fails_in_stream) as made:
-        reply, error_body = await made.read(stream=stream, keeps_original=keeps_original, input=LONG)
+        reply, error_body = await made.read(stream=stream, input=LONG)
         await reply.aclose()
 
     assert reply.status == (200 if fails_in_stream else 400)
@@ -158,7 +125,7 @@ async def test_an_overflow_is_recognised(*, stream: bool, fails_in_stream: bool,
 async def test_a_failed_response_is_an_error(*, stream: bool) -> None:
     failed = ScriptedResponse(error={"code": "server_error", "message": "Broken."})
     async with bench(failed) as made:
-        reply, error_body = await made.read(stream=stream, keeps_original=True)
+        reply, error_body = await made.read(stream=stream)
         await reply.aclose()
 
     assert orjson.loads(error_body or b"")["error"]["message"] == "Broken."
@@ -168,8 +135,8 @@ async def test_a_failed_response_is_an_error(*, stream: bool) -> None:
 async def test_an_error_passes_unchanged(status: int) -> None:
     body = b'{"error":{"message":"No.","type":"t","param":null,"code":"c"}} '
     async with bench(Reply(body, status=status)) as made:
-        reply = (await made.send(keeps_original=True)).reply
-        assert (reply.status, await reply.read(), reply.original_body) == (status, body, None)
+        reply = (await made.send()).reply
+        assert (reply.status, await reply.read()) == (status, body)
         await reply.aclose()
 
 
@@ -187,7 +154,7 @@ async def test_an_error_passes_unchanged(status: int) -> None:
 async def test_anything_but_a_response_is_refused_with_a_hint(answer: Reply) -> None:
     async with bench(answer) as made:
         with pytest.raises(UpstreamUnavailable, match="'p' answered with something that is not a response") as caught:
-            await made.read(keeps_original=True)
+            await made.read()
 
     assert str(caught.value).endswith("Check providers.p.base_url and providers.p.protocol.")
 
@@ -202,7 +169,7 @@ async def test_a_stream_of_chat_chunks_has_no_answer() -> None:
     chunks = Reply(pieces=[b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', b"data: [DONE]\n\n"])
     async with bench(chunks) as made:
         with pytest.raises(UpstreamUnavailable, match="ended before its answer began"):
-            await made.read(stream=True, keeps_original=True)
+            await made.read(stream=True)
 
 
 @pytest.mark.parametrize("ending", [(), (DROP,)])
@@ -217,8 +184,8 @@ async def test_a_stream_that_breaks_off_has_no_end(ending: tuple[object, ...]) -
         assert isinstance(reply, StreamReply)
         body = b""
         try:
-            async for piece in reply.remaining_bytes:
-                body += piece
+            async for events in reply.iter_events():
+                body += b"".join(event.raw for event in events)
         except UpstreamUnavailable:
             assert ending
         else:
@@ -226,8 +193,7 @@ async def test_a_stream_that_breaks_off_has_no_end(ending: tuple[object, ...]) -
         await reply.aclose()
 
     assert error_body is None
-    assert b"[DONE]" not in body
-    assert b"response.outp" not in body
+    assert begun[-1].startswith(body) or body.endswith(begun[-1])
 
 
 async def test_a_call_that_is_passed_through_is_not_translated() -> None:
@@ -262,15 +228,14 @@ def start_span() -> Span:
     return span
 
 
-@pytest.mark.parametrize("keeps_original", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("error", [None, {"code": "server_error", "message": "Broken."}])
-async def test_a_span_tells_of_the_answer(*, stream: bool, keeps_original: bool, error: dict[str, str] | None) -> None:
+async def test_a_span_tells_of_the_answer(*, stream: bool, error: dict[str, str] | None) -> None:
     span = start_span()
-    call = CallSpan(span, parses_answer=True)
+    call = CallSpan(span, protocol="responses")
     body = orjson.dumps({"model": "m", "store": False, "input": "Hi.", "stream": stream})
     async with bench(respond("Hello.", CALL, error=error)) as made:
-        request = UpstreamRequest("/responses", body, keeps_original=keeps_original)
+        request = UpstreamRequest("/responses", body)
         reply = MeasuredReply(await call.send(made.provider, request), call)
         await (read_pieces(reply) if stream else reply.read())
         await reply.aclose()
@@ -283,17 +248,16 @@ async def test_a_span_tells_of_the_answer(*, stream: bool, keeps_original: bool,
     assert attributes["gen_ai.response.id"].startswith("resp_")
     assert attributes["gen_ai.response.finish_reasons"] == ("tool_calls",)
     assert attributes["gen_ai.usage.input_tokens"] > 0
-    assert (reply.original_body is not None) == (keeps_original and not stream)
 
 
-async def test_a_span_reads_chunks_and_no_originals() -> None:
+async def test_a_span_reads_no_id_of_an_event() -> None:
     span = start_span()
-    call = CallSpan(span, parses_answer=True)
+    call = CallSpan(span, protocol="responses")
     pieces = [b'data: {"type":"keepalive","id":"no_answer"}\n\n']
     pieces += [render_event({"type": "response.completed", "response": {"id": "resp_1", "status": "completed"}})]
     async with bench(Reply(pieces=pieces)) as made:
         body = orjson.dumps({"model": "m", "store": False, "input": "Hi.", "stream": True})
-        reply = await call.send(made.provider, UpstreamRequest("/responses", body, keeps_original=True))
+        reply = await call.send(made.provider, UpstreamRequest("/responses", body))
         await read_pieces(MeasuredReply(reply, call))
 
     assert (span.attributes or {})["gen_ai.response.id"] == "resp_1"

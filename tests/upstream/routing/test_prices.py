@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
-from app.upstream.routing.prices import compute_call_cost_usd, compute_prompt_cost_usd, find_list_price, find_price
+from app.upstream.routing.prices import (
+    compute_call_cost_usd,
+    compute_prompt_cost_usd,
+    find_list_price,
+    find_price,
+)
 from tests.upstream.scripted_provider import ScriptedProvider
 
 PRICE = TokenPrice(input=2.0, cached_input=0.5, output=8.0)
@@ -48,6 +54,27 @@ def test_cached_tokens_cost_what_is_said_of_them() -> None:
     usage = TokenUsage(prompt_tokens=1_000_000, cached_tokens=400_000, output_tokens=100_000)
     assert compute_call_cost_usd(deployment("m", PRICE), usage) == pytest.approx(1.2 + 0.2 + 0.8)
     assert compute_call_cost_usd(deployment("m", TokenPrice(input=2.0, output=8.0)), usage) == pytest.approx(2.8)
+
+
+def test_what_is_written_to_the_cache_costs_more_for_a_longer_lifetime() -> None:
+    usage = TokenUsage(1_000_000, cached_tokens=200_000, written_tokens=500_000, long_written_tokens=100_000)
+    price = replace(PRICE, cache_write=2.5, long_cache_write=4.0)
+    assert compute_call_cost_usd(deployment("m", price), usage) == pytest.approx(0.3 * 2 + 0.1 + 0.4 * 2.5 + 0.4)
+    assert compute_call_cost_usd(deployment("m", replace(PRICE, cache_write=2.5)), usage) == pytest.approx(1.95)
+    assert compute_call_cost_usd(deployment("m", PRICE), usage) == pytest.approx(1.7)
+
+
+def test_well_known_models_cost_what_their_makers_ask_for_writes_and_long_prompts() -> None:
+    def cost(usage: TokenUsage) -> float | None:
+        return compute_call_cost_usd(deployment("gpt-5.6"), usage)
+
+    assert cost(TokenUsage(10_000, written_tokens=8_000)) == pytest.approx(0.048)
+    assert cost(TokenUsage(272_000)) == pytest.approx(1.088)
+    assert cost(TokenUsage(300_000)) == pytest.approx(2.40)
+    assert cost(TokenUsage(300_000, written_tokens=300_000, output_tokens=1000)) == pytest.approx(3.03)
+    claude = deployment("claude-sonnet-4-5")
+    usage = TokenUsage(1_000_000, written_tokens=1_000_000, long_written_tokens=1_000_000)
+    assert compute_call_cost_usd(claude, usage) == pytest.approx(6.0)
 
 
 def test_what_was_not_sent_would_have_cost() -> None:

@@ -6,7 +6,9 @@ import { useLoaded } from "../load.js";
 import { go, here, to } from "../router.js";
 import { count } from "../format.js";
 import { Button, ContextBar, Empty, Failure, Field, Loading, Status } from "../ui/parts.js";
+import { useAction } from "../ui/confirm.js";
 import { useTalk } from "./chat/talk.js";
+import { copyConversation, isOwn, placeOf } from "./conversation/place.js";
 import { Said } from "./chat/words.js";
 
 const MODEL = "concertina.model";
@@ -40,6 +42,8 @@ export function Chat({ route, session }) {
 function Pane({ asked, model, session, onMoved }) {
   const [wish, setWish] = useState(() => ({ model: model ?? sessionStorage.getItem(MODEL) ?? "", policy: "", system: "", temperature: "", maxTokens: "", summarize: "" }));
   const mayChat = session.scopes.includes("chat");
+  const record = useLoaded(async (signal) => (asked && session.operator ? get(placeOf(asked), {}, { signal }) : null), []);
+  const mayWrite = !asked || !session.operator || (record.data && isOwn(session, record.data));
   const models = useLoaded(async (signal) => (mayChat ? (await get("v1/models", {}, { signal })).data.map((one) => one.id) : []), []);
   const newestWish = useRef(wish);
   newestWish.current = wish;
@@ -64,11 +68,21 @@ function Pane({ asked, model, session, onMoved }) {
     ${mayChat && html`<${Options} wish=${wish} onChange=${change} models=${models} session=${session} />`}
     <${Context} context=${talk.context} said=${talk.said} />
     ${talk.error && html`<${Failure} error=${talk.error} retry=${talk.said.length ? null : talk.reopen} />`}
-    <${Messages} talk=${talk} onSuggest=${mayChat && wish.model ? talk.send : null} />
+    <${Messages} talk=${talk} onSuggest=${mayChat && mayWrite && wish.model ? talk.send : null} />
     <p class="visually-hidden" role="status">${talk.announced}</p>
-    ${mayChat
-      ? html`<${Composer} isBusy=${talk.isBusy} isReady=${Boolean(wish.model) && !talk.isLoading} onSend=${talk.send} onStop=${talk.stop} />`
+    ${record.data && !mayWrite ? html`<${Others} id=${asked} />` : mayChat
+      ? html`<${Composer} isBusy=${talk.isBusy} isReady=${Boolean(wish.model) && Boolean(mayWrite) && !talk.isLoading} onSend=${talk.send} onStop=${talk.stop} />`
       : html`<div class="notice warn">This key may look but not chat: it lacks the scope <code>chat</code>.</div>`}
+  </div>`;
+}
+
+/** In the place of the composer, where an operator looks at somebody's conversation. */
+function Others({ id }) {
+  const copying = useAction(() => copyConversation(id), (copy) => go(["chat", copy]));
+  return html`<div class="notice warn row">
+    <span class="grow">This conversation belongs to another tenant. What you try in a copy is stored in yours.</span>
+    <${Button} kind="primary" onClick=${copying.run} disabled=${copying.busy}>Try in a copy<//>
+    <${Failure} error=${copying.error} />
   </div>`;
 }
 

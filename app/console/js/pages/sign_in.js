@@ -19,7 +19,7 @@ export function SignIn({ session, error, onClose }) {
   };
   const isPlain = HEADER.test(key.trim()) && HEADER.test(endUser.trim());
   const form = html`<form class="stack" onSubmit=${submit}>
-    <${Field} label="API key" hint="The key that the application sends. It stays in this tab and is sent to this gateway only.">
+    <${Field} label="API key or operator’s token" hint="The key that the application sends, or the operator’s token, which is in the link that the gateway prints at its start. It stays in this tab and is sent to this gateway only.">
       ${(id, hint) => html`<input id=${id} aria-describedby=${hint} class="input" type="password" autocomplete="off"
         spellcheck="false" value=${key} onInput=${(event) => setKey(event.target.value)} />`}
     <//>

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.identity import make_conversation_id
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.store import Store
 from tests.store.example_logs import (

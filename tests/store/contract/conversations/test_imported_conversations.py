@@ -16,6 +16,7 @@ from app.conversation.conversation_types import StoredCompletion
 from app.conversations.stored_completions import StoredCompletions
 from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.message_export import ConversationExporter
+from app.dialects.chat.stored_completion import build_completion_object
 from app.errors import NotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
@@ -71,7 +72,7 @@ async def test_completions_are_paged_by_creation_and_show_their_log(store: Store
                 instructions=('{"role":"system","content":"S"}',),
             )
         )
-    completions, caller = StoredCompletions(store), Caller(tenant=TENANT)
+    completions, caller = StoredCompletions(store, build_completion_object), Caller(tenant=TENANT)
     seen: list[str] = []
     has_more = True
     while has_more:
@@ -88,7 +89,7 @@ async def test_completions_are_paged_by_creation_and_show_their_log(store: Store
 
 @pytest.mark.parametrize("name", ["\0", "c\0", "\ud7ff", "c" * 10_000])
 async def test_names_that_nothing_can_have_find_nothing(store: Store, name: str) -> None:
-    completions, caller = StoredCompletions(store), Caller(tenant=TENANT)
+    completions, caller = StoredCompletions(store, build_completion_object), Caller(tenant=TENANT)
     assert await completions.list_completions(caller, CompletionQuery(limit=2, model=name), None) == ([], False)
     assert await completions.list_completions(caller, CompletionQuery(limit=2, metadata={name: name}), None) == (
         [],

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_terms
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.store import Store
 from tests.store.example_logs import (

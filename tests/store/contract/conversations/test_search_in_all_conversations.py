@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_terms
-from app.dialects.chat.message import decode_body
+from app.dialects.body.message import decode_body
 from app.store.contract.store import Store
 from app.store.store_factory import create_store
 from migrations.run import prepare_database

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.contract.store import Store

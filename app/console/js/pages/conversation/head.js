@@ -9,7 +9,7 @@ import { Confirm, useAction } from "../../ui/confirm.js";
 import { Menu } from "../../ui/menu.js";
 import { Badge, Button, ContextBar, Copy, Failure, MODES, Status, When } from "../../ui/parts.js";
 import { Compact } from "./compact.js";
-import { mayManage, placeOf, useTitle } from "./place.js";
+import { copyConversation, isOwn, mayManage, placeOf, useTitle } from "./place.js";
 
 const MAX_TITLE_CHARS = 512;
 const UNANSWERED = {};
@@ -18,13 +18,15 @@ export function Head({ record, session, round, onChange }) {
   const title = useTitle(record);
   const [open, setOpen] = useState(null);
   const close = () => setOpen(null);
+  const copying = useAction(() => copyConversation(record.id), (id) => go(["chat", id]));
   const exporting = useAction(() => download(placeOf(record.id, "export"), {}, `${record.id}.jsonl`));
   const manages = mayManage(session);
   const deleted = () => go(["conversations"]);
   const chats = session.scopes.includes("chat");
   useCommands([
     manages && { text: "Compact this conversation…", run: () => setOpen("compact") },
-    chats && { text: "Continue this conversation in a chat", run: () => go(["chat", record.id]) },
+    chats && isOwn(session, record) && { text: "Continue this conversation in a chat", run: () => go(["chat", record.id]) },
+    chats && !isOwn(session, record) && { text: "Try in a copy of this conversation", run: copying.run },
     { text: "Export this conversation", run: exporting.run },
     manages && { text: "Rename this conversation", run: () => setOpen("rename") },
     manages && { text: "Delete this conversation…", run: () => setOpen("delete") },
@@ -47,12 +49,14 @@ export function Head({ record, session, round, onChange }) {
       </div>
       <div class="conversation-side">
         <div class="row actions">
-          ${chats && html`<a class="button primary wide" href=${to(["chat", record.id])}>Continue in chat</a>`}
+          ${chats && isOwn(session, record) && html`<a class="button primary wide" href=${to(["chat", record.id])}>Continue in chat</a>`}
+          ${chats && !isOwn(session, record) && html`<${Button} kind="primary wide" onClick=${copying.run} disabled=${copying.busy}>Try in a copy<//>`}
           ${manages && html`<${Button} kind="wide" onClick=${() => setOpen("compact")}>Compact…<//>`}
           <${Menu} label="More" kind="menu-more" face="More">${(shut) => {
             const leading = (act) => () => { shut(); act(); };
             return html`
-              ${chats && html`<a class="menu-item narrow" href=${to(["chat", record.id])}>Continue in chat</a>`}
+              ${chats && isOwn(session, record) && html`<a class="menu-item narrow" href=${to(["chat", record.id])}>Continue in chat</a>`}
+              ${chats && !isOwn(session, record) && html`<button type="button" class="menu-item narrow" onClick=${leading(copying.run)}>Try in a copy</button>`}
               ${manages && html`<button type="button" class="menu-item narrow" onClick=${leading(() => setOpen("compact"))}>Compact…</button>`}
               ${manages && html`<button type="button" class="menu-item" onClick=${leading(() => setOpen("rename"))}>Rename</button>`}
               <button type="button" class="menu-item" onClick=${leading(exporting.run)}>Export</button>
@@ -64,7 +68,8 @@ export function Head({ record, session, round, onChange }) {
       </div>
     </header>
     ${exporting.busy && html`<p class="small soft" role="status">Exporting…</p>`}
-    <${Failure} error=${exporting.error} />
+    ${copying.busy && html`<p class="small soft" role="status">Copying…</p>`}
+    <${Failure} error=${exporting.error ?? copying.error} />
     <${OtherMetadata} metadata=${record.metadata} />
     ${open === "compact" && html`<${Compact} id=${record.id} onClose=${close} onDone=${onChange} />`}
     ${open === "delete" && html`<${DeleteConversation} record=${record} onClose=${close} onDeleted=${deleted} />`}

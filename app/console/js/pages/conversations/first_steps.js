@@ -25,7 +25,9 @@ client = OpenAI(base_url="${base}", api_key=${isAnonymous ? '"sk-anything"' : "K
     ${isAnonymous
       ? html`<p>You look without a key, and see what was said without one. Each key that a client sends has conversations of its own: after the
           lines in Python, look with <code>sk-anything</code> by “Change key”.</p>`
-      : html`<p><code>KEY</code> is the key that you look with: another one has conversations of its own.</p>`}
+      : session.operator
+        ? html`<p>You look as an operator and see the conversations of all keys. <code>KEY</code> is a key for the client: ${hasKeys ? html`make one under <a href="#/keys">Keys</a>` : "any will do"}.</p>`
+        : html`<p><code>KEY</code> is the key that you look with: another one has conversations of its own.</p>`}
     ${session.scopes.includes("chat") && html`<p>Or begin with <a href="#/chat">a chat in this console</a>.</p>`}
   </section>`;
 }

@@ -1,0 +1,46 @@
+"""Parses the body and headers of a Messages request into a `ChatRequest`: the gateway's own fields and headers in
+`request_options`, the protocol's in `app/dialects/messages/request.py`. Errors name the place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.api.request_options import parse_request_options
+from app.dialects.messages.answer_format import MessagesAnswerFormat
+from app.dialects.messages.request import parse_messages_fields
+from app.dialects.request_body import decode_body_fields
+from app.pipeline.chat_request import Caller, ChatRequest
+
+
+def parse_messages_request(body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:
+    """Parses a Messages request. Arguments and errors are those of `parse_chat_request`."""
+    return _parse_request(body, headers, caller, request_id, needs_limit=True)
+
+
+def parse_count_request(body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:
+    """Parses a request of which only the tokens are counted: it needs no `max_tokens`."""
+    return _parse_request(body, headers, caller, request_id, needs_limit=False)
+
+
+def _parse_request(
+    body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str, *, needs_limit: bool
+) -> ChatRequest:
+    fields = {name: bytes(raw) for name, raw in decode_body_fields(body).items()}
+    options = parse_request_options(fields, headers)
+    messages = parse_messages_fields(
+        fields, may_begin_with_result=options["conversation_id"] is not None, needs_limit=needs_limit
+    )
+    return ChatRequest(
+        caller=caller,
+        request_id=request_id,
+        body=body,
+        raw_fields=fields,
+        raw_messages=messages.raw_messages,
+        item_groups=messages.message_indexes,
+        model=messages.model,
+        stream=messages.stream,
+        max_output_tokens=messages.max_output_tokens,
+        protocol="messages",
+        answer_format=MessagesAnswerFormat(request_id),
+        **options,
+    )

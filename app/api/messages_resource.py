@@ -1,0 +1,57 @@
+"""What Anthropic's clients ask for beside messages: the tokens of a request, and whether the gateway is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.edge.auth import Authenticator
+from app.api.edge.request_reader import read_body, read_headers
+from app.api.messages_request_parser import parse_count_request
+from app.api.model_calls import MessagesCountRequest
+from app.api.resource_schemas import ERROR_RESPONSES, Described, describe_messages_errors
+from app.pipeline.pipeline import Pipeline
+
+
+def _build_count_schema() -> dict[str, Any]:
+    """Builds the schema of a request's body. Its parts are among those of `POST /v1/messages`."""
+    schema = MessagesCountRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {name: value for name, value in schema.items() if name != "$defs"}
+
+
+class TokenCount(Described):
+    """The tokens of a request."""
+
+    input_tokens: int
+
+
+def build_messages_routes(pipeline: Pipeline, auth: Authenticator) -> APIRouter:
+    """Builds `POST /v1/messages/count_tokens` and `HEAD /`."""
+    routes = APIRouter(tags=["messages"])
+
+    @routes.head("/", include_in_schema=False)
+    async def head() -> Response:
+        return Response()
+
+    @routes.post(
+        "/v1/messages/count_tokens",
+        response_model=TokenCount,
+        responses=describe_messages_errors(ERROR_RESPONSES),
+        openapi_extra={
+            "requestBody": {"required": True, "content": {"application/json": {"schema": _build_count_schema()}}}
+        },
+    )
+    async def count_message_tokens(request: Request) -> Response:
+        """Count the tokens of a message request."""
+        headers = read_headers(request.scope)
+        caller = await auth.authenticate(headers, "chat")
+        body = await read_body(request.scope, request.receive, caller.tenant)
+        parsed = parse_count_request(body, headers, caller, request_id="")
+        measured = await pipeline.measure_context(auth.authorize_request(parsed, headers))
+        count = {"input_tokens": measured["prompt_tokens"]}
+        return Response(orjson.dumps(count), media_type="application/json")
+
+    return routes

@@ -1,0 +1,112 @@
+"""What a decoder of a provider's answers does. Each protocol that providers speak has one implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import orjson
+
+from app.conversation.item import Item
+from app.dialects.answer_events import AnswerValue
+from app.dialects.sse import SseEvent
+
+BAD_GATEWAY: Final = 502
+"""The status of an error that comes in an answer with status 200."""
+
+
+class Answer(Protocol):
+    """One answer, as far as it has come.
+
+    Attributes:
+        id: the provider's id of the answer; None until it has come.
+        model: the provider's name of the model.
+        usage: what the provider counted, in the form of the log; None if it has counted nothing.
+        is_complete: whether every choice that has begun has come to its end.
+        has_ended: whether the stream has said its last, or an error.
+        error_data: a JSON object that says why the answer failed; None if it has not failed.
+    """
+
+    id: str | None
+    model: str | None
+    usage: dict[str, Any] | None
+    is_complete: bool
+    has_ended: bool
+    error_data: bytes | None
+
+    @property
+    def protocol(self) -> str:
+        """The protocol of the provider; empty for an answer that was joined from several."""
+
+    @property
+    def finish(self) -> str | None:
+        """How choice 0 has ended, as of `answer_events.Finish`; None if it has not ended."""
+
+    @property
+    def has_content(self) -> bool:
+        """Whether anything has come that a user or program would see: text, a refusal, a call, audio."""
+
+    def decode_rest(self) -> list[AnswerValue]:
+        """Returns what was held back, after a stream that did not come to its end."""
+
+    def decode_whole(self, body: bytes) -> list[AnswerValue]:
+        """Returns what an answer says that is not streamed.
+
+        Args:
+            body: the provider's body, which was read before.
+        """
+
+    def build_item(self) -> Item:
+        """Returns choice 0 as a message of the provider's protocol."""
+
+    def build_alternatives(self) -> list[dict[str, Any]]:
+        """Returns the messages of all choices but choice 0, by index."""
+
+    def build_facts(self) -> Mapping[str, Any]:
+        """Returns the facts that are stored beside the answer."""
+
+
+class AnswerDecoder(Answer, Protocol):
+    """Decodes one answer: an event at a time, or whole.
+
+    Attributes:
+        awaited_name: the name of a tool. A call that may be one of this tool is told of when its name is complete.
+        holds_names: whether that holds for every call.
+        tells_others: whether what no value says is told by `Other`, for a client of the same protocol.
+    """
+
+    awaited_name: str
+    holds_names: bool
+    tells_others: bool
+
+    @property
+    def has_awaited_call(self) -> bool:
+        """Whether a call has begun of which no value tells yet, because it may be one of `awaited_name`."""
+
+    def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
+        """Adds the data of one event and returns what it says.
+
+        Raises:
+            UpstreamUnavailable: the data is not a JSON object.
+        """
+
+    def add_whole(self, body: bytes) -> None:
+        """Adds the body of an answer that is not streamed.
+
+        Raises:
+            UpstreamUnavailable: the body is not an answer of this protocol.
+        """
+
+
+def drop_cut_events(events: Sequence[SseEvent], protocol: str) -> Sequence[SseEvent]:
+    """Returns the last events of a stream without one that was cut off, if its protocol ends streams by an event of its
+    own: then what is missing is noticed."""
+    return events if protocol == "openai" else [one for one in events if _is_json(one.data)]
+
+
+def _is_json(data: bytes | None) -> bool:
+    try:
+        orjson.loads(data or b"")
+    except orjson.JSONDecodeError:
+        return False
+    return True

@@ -1,0 +1,216 @@
+"""A chat message of Chat Completions as an `Item`, and what it has in common with messages of other protocols."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+import orjson
+
+from app.conversation.item import ContentPart, CountedContent, EditOperation, Item, ToolCall
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, write_large_integers_as_text
+from app.conversation.json_text import encode_compact_json
+from app.dialects.body.canonical_message import belongs_to_skeleton, canonicalize_answer_text, canonicalize_message
+from app.dialects.body.counted_content import PLAIN_MESSAGE_FIELDS, build_counted_content, list_attachments
+from app.dialects.body.message_edits import apply_edit_operations
+from app.dialects.body.message_fields import REASONING_FIELDS, extract_text, extract_tool_calls, is_reasoning_part
+from app.errors import InvalidRequest
+
+_REASONING_BLOCK: Final = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+
+
+class BodyMessage(Item):
+    """A message of any protocol. All that the core reads of it is read from the body of a chat message, so a message is
+    the same message whichever protocol it came in."""
+
+    __slots__ = ("_body",)
+    _body: dict[str, Any] | None
+
+    @property
+    @abstractmethod
+    def body(self) -> dict[str, Any]:
+        """The decoded message as Chat Completions would have it. What a chat message cannot express stands in it as a
+        content part of an unknown type.
+
+        Raises:
+            InvalidRequest: the text is not valid.
+        """
+
+    # The properties below read `_body` first: a turn reads many of them, and `body` costs a call each time.
+
+    @property
+    def role(self) -> str:
+        return str((self._body or self.body).get("role", ""))
+
+    @property
+    def name(self) -> str | None:
+        name = (self._body or self.body).get("name")
+        return name if isinstance(name, str) else None
+
+    @property
+    def text(self) -> str:
+        """All text of the message: a string content, or its text and refusal parts, joined."""
+        content = (self._body or self.body).get("content")
+        return content if isinstance(content, str) else extract_text(content)
+
+    @property
+    def refusal_text(self) -> str | None:
+        refusal = (self._body or self.body).get("refusal")
+        return refusal if isinstance(refusal, str) else None
+
+    @property
+    def transcript_text(self) -> str:
+        body = self._body or self.body
+        content = body.get("content")
+        if isinstance(content, str):
+            return strip_reasoning(content)
+        if not isinstance(content, list):
+            return self.refusal_text or ""
+        return strip_reasoning("\n".join(filter(None, map(_render_part, content))))
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The tool calls in order. A deprecated `function_call` counts as one call."""
+        return [_read_call(call) for call in extract_tool_calls(self._body or self.body)]
+
+    @property
+    def calls_tools(self) -> bool:
+        return bool(extract_tool_calls(self._body or self.body))
+
+    @property
+    def result_for(self) -> str | None:
+        call_id = (self._body or self.body).get("tool_call_id")
+        return call_id if isinstance(call_id, str) else None
+
+    @property
+    def has_reasoning(self) -> bool:
+        body = self._body or self.body
+        content = body.get("content")
+        return any(body.get(name) for name in REASONING_FIELDS) or (
+            isinstance(content, list) and any(map(is_reasoning_part, content))
+        )
+
+    @property
+    def counted_content(self) -> CountedContent:
+        body = self._body or self.body
+        role, content = body.get("role"), body.get("content")
+        if isinstance(role, str) and isinstance(content, str) and body.keys() <= PLAIN_MESSAGE_FIELDS:
+            return CountedContent(role, content)
+        return build_counted_content(body)
+
+    @property
+    def attachments(self) -> list[ContentPart]:
+        return list_attachments(self._body or self.body)
+
+    @property
+    def canonical_form(self) -> bytes | None:
+        return canonicalize_message(self._body or self.body)
+
+    @property
+    def canonical_note(self) -> bytes:
+        return canonicalize_message(self.body | {"role": "note"}) or b""
+
+    @property
+    def is_in_skeleton(self) -> bool:
+        return belongs_to_skeleton(self._body or self.body)
+
+    @property
+    def canonical_answer(self) -> str:
+        return canonicalize_answer_text(self._body or self.body)
+
+
+class ChatMessage(BodyMessage):
+    """A chat message: its JSON text exactly as it came, decoded when something of it is first read."""
+
+    __slots__ = ()
+
+    def __init__(self, raw: bytes, body: dict[str, Any] | None = None) -> None:
+        self.raw = raw
+        self._body = body
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Self:
+        """Returns a message that the gateway makes itself.
+
+        Integers beyond 64 bits become text.
+
+        Raises:
+            InvalidRequest: the body contains something that is nested too deeply to be written as JSON.
+        """
+        try:
+            return cls(orjson.dumps(body), body)
+        except TypeError as error:
+            if not is_too_deep(body):
+                body = write_large_integers_as_text(body)
+                return cls(orjson.dumps(body), body)
+            raise InvalidRequest(f"A message {TOO_DEEP_MESSAGE}", code="invalid_value", param="messages") from error
+
+    @classmethod
+    def from_text(cls, role: str, text: str) -> Self:
+        """Returns a message of a role with nothing but a text."""
+        return cls.from_body({"role": role, "content": text})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The decoded message.
+
+        Raises:
+            InvalidRequest: the text is not a JSON object.
+        """
+        if self._body is None:
+            try:
+                decoded = orjson.loads(self.raw)
+            except orjson.JSONDecodeError as error:
+                raise InvalidRequest(f"A message is not valid JSON: {error}.", param="messages") from error
+            if not isinstance(decoded, dict):
+                raise InvalidRequest("A message must be a JSON object.", code="invalid_type", param="messages")
+            self._body = decoded
+        return self._body
+
+    def edit(self, operations: Sequence[EditOperation]) -> Self:
+        return self.from_body(apply_edit_operations(self.body, operations))
+
+
+def decode_body(message: Item) -> dict[str, Any]:
+    """Returns the body of a message of any protocol.
+
+    Raises:
+        InvalidRequest: its text is not valid.
+    """
+    assert isinstance(message, BodyMessage)
+    return message.body
+
+
+def strip_reasoning(text: str) -> str:
+    """Removes the `<think>` blocks that some models write into their answers."""
+    return _REASONING_BLOCK.sub("", text).strip()
+
+
+def _read_call(call: object) -> ToolCall:
+    fields = call if isinstance(call, dict) else {}
+    call_id = fields.get("id")
+    call_id = call_id if isinstance(call_id, str) else None
+    custom, function = fields.get("custom"), fields.get("function")
+    if isinstance(custom, dict):
+        return ToolCall(call_id, _render_as_text(custom.get("name")), _render_as_text(custom.get("input")), "custom")
+    if isinstance(function, dict):
+        name, arguments = function.get("name"), function.get("arguments")
+        return ToolCall(call_id, _render_as_text(name), _render_as_text(arguments), "function")
+    return ToolCall(call_id, _render_as_text(fields.get("type")), _render_as_text(call), "other")
+
+
+def _render_as_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else encode_compact_json(value)
+
+
+def _render_part(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or is_reasoning_part(part):
+        return ""
+    text = part.get("text") or part.get("refusal")
+    return text if isinstance(text, str) else f"[{part.get('type', 'attachment')}]"

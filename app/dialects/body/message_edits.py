@@ -1,0 +1,142 @@
+"""Operations that shorten a chat message: which there are, and how each is done. Pure.
+
+A view is rendered anew for each request. The store keeps the operations that shortened a message, not its short text,
+so the same operations must always give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from app.conversation.item import EditOperation
+from app.dialects.body.message_fields import REASONING_FIELDS, extract_text, is_reasoning_part
+from app.dialects.text_truncation import (
+    DEFAULT_HEAD_SHARE,
+    SHORT_TEXT_CHARS,
+    truncate_arguments,
+    truncate_arguments_by_share,
+    truncate_long_text,
+    truncate_text,
+)
+
+MessageBody = dict[str, Any]
+
+
+def apply_edit_operations(body: MessageBody, operations: Sequence[EditOperation]) -> MessageBody:
+    """Returns a copy of a message with operations applied."""
+    for name, *arguments in operations:
+        body = OPERATIONS[str(name)](body, *arguments)
+    return body
+
+
+def _shorten_content(body: MessageBody, chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> MessageBody:
+    """Keeps about `chars` characters of the content, `head_share` of them from its beginning."""
+    return {**body, "content": truncate_content(body.get("content"), chars, head_share)}
+
+
+def _shorten_arguments(body: MessageBody, chars: int) -> MessageBody:
+    """Keeps about `chars` characters of the arguments of each call. They remain a JSON object."""
+    return _change_call_arguments(body, lambda arguments: truncate_arguments(arguments, chars))
+
+
+def _replace_content(body: MessageBody, text: str) -> MessageBody:
+    """Replaces the content by a short text."""
+    return {**body, "content": text}
+
+
+def _clear_arguments(body: MessageBody) -> MessageBody:
+    """Replaces the arguments of each call by an empty object."""
+    return _change_call_arguments(body, lambda _: "{}")
+
+
+def _remove_reasoning(body: MessageBody) -> MessageBody:
+    """Removes reasoning."""
+    kept = {name: value for name, value in body.items() if name not in REASONING_FIELDS}
+    content = kept.get("content")
+    if isinstance(content, list):
+        kept["content"] = [part for part in content if not is_reasoning_part(part)]
+    return kept
+
+
+def _change_call_arguments(
+    body: MessageBody, change: Callable[[str], str], change_input: Callable[[str], str] | None = None
+) -> MessageBody:
+    """Changes the arguments of each call, and with `change_input` the input of each call of a custom tool."""
+    copy = dict(body)
+    if isinstance(body.get("tool_calls"), list):
+        copy["tool_calls"] = [_change_tool_call(call, change, change_input) for call in body["tool_calls"]]
+    if isinstance(body.get("function_call"), dict):
+        copy["function_call"] = _change_function_arguments(body["function_call"], change)
+    return copy
+
+
+def _change_tool_call(call: object, change: Callable[[str], str], change_input: Callable[[str], str] | None) -> object:
+    if not isinstance(call, dict):
+        return call
+    copy, custom = dict(call), call.get("custom")
+    if isinstance(call.get("function"), dict):
+        copy["function"] = _change_function_arguments(call["function"], change)
+    if change_input is not None and isinstance(custom, dict) and isinstance(custom.get("input"), str):
+        copy["custom"] = {**custom, "input": change_input(custom["input"])}
+    return copy
+
+
+def _change_function_arguments(function: MessageBody, change: Callable[[str], str]) -> MessageBody:
+    arguments = function.get("arguments")
+    return {**function, "arguments": change(arguments)} if isinstance(arguments, str) else function
+
+
+def truncate_content(content: object, chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> object:
+    """Returns a content whose texts together keep about `chars` characters; long texts are cut in proportion."""
+    if isinstance(content, str):
+        return truncate_text(content, chars, head_share)
+    length = len(extract_text(content))
+    return content if length <= chars else truncate_content_by_share(content, chars / length, head_share)
+
+
+def truncate_message_texts(body: MessageBody, share: float) -> MessageBody:
+    """Returns a copy of a message whose long texts keep `share` of their characters."""
+
+    def change(arguments: str) -> str:
+        return arguments if len(arguments) <= SHORT_TEXT_CHARS else truncate_arguments_by_share(arguments, share)
+
+    copy = _change_call_arguments(body, change, lambda text: truncate_long_text(text, share))
+    if "content" in body:
+        copy["content"] = truncate_content_by_share(body["content"], share)
+    return copy
+
+
+def truncate_content_by_share(content: object, share: float, head_share: float = DEFAULT_HEAD_SHARE) -> object:
+    """Returns a content whose long texts keep `share` of their characters."""
+    if isinstance(content, str):
+        return truncate_long_text(content, share, head_share)
+    if isinstance(content, list):
+        return [_truncate_part(part, share, head_share) for part in content]
+    return content
+
+
+def _truncate_part(part: object, share: float, head_share: float) -> object:
+    if isinstance(part, str):
+        return truncate_long_text(part, share, head_share)
+    if isinstance(part, dict):
+        return {
+            key: truncate_long_text(value, share, head_share) if _is_text_field(key, value) else value
+            for key, value in part.items()
+        }
+    return part
+
+
+def _is_text_field(key: str, value: object) -> bool:
+    return key in {"text", "refusal"} and isinstance(value, str)
+
+
+OPERATIONS: Final[Mapping[str, Callable[..., MessageBody]]] = {
+    "shorten": truncate_message_texts,
+    "contents": _shorten_content,
+    "arguments": _shorten_arguments,
+    "say": _replace_content,
+    "inputs": _clear_arguments,
+    "thoughtless": _remove_reasoning,
+}
+"""The names are stored with conversations: an operation keeps its name."""

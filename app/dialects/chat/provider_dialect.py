@@ -1,0 +1,73 @@
+"""How requests are written for providers of Chat Completions, and how their answers are read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Final, Literal
+
+import orjson
+
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.message_rendering import render_messages_for_chat
+from app.dialects.provider_dialect import RenderedMessages, SelectedFields
+from app.dialects.request_body import decode_field
+from app.dialects.request_translation import OUTPUT_LIMIT_FIELDS
+
+ANSWER_KEY: Final = b'"choices"'
+"""Data with this key is an answer, not an error, even if its text speaks of context windows."""
+GATEWAY_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
+
+
+class ChatProviderDialect:
+    protocol = "openai"
+    client_protocol = "chat"
+    messages_field = "messages"
+    answer_name = "a chat completion"
+
+    def make_decoder(self, source_name: str = "upstream") -> ChatStreamDecoder:
+        return ChatStreamDecoder(source_name)
+
+    def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
+        if not data.strip():
+            return None
+        return True if ANSWER_KEY in data else data
+
+    def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
+        selected = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
+        has_messages = self.messages_field in fields
+        return SelectedFields(remove_own_metadata(selected, keeps_metadata=keeps_metadata), keeps_messages=has_messages)
+
+    def render_messages(
+        self,
+        raws: Sequence[bytes],
+        own_contents: Set[str] | None,
+        fields: Mapping[str, bytes] | None = None,
+        *,
+        is_edited: bool = False,
+    ) -> RenderedMessages:
+        messages, warnings = render_messages_for_chat(raws)
+        return RenderedMessages(messages, warnings=warnings)
+
+    def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+        options = {**(decode_field(fields, "stream_options") or {}), "include_usage": True}
+        return {"stream_options": orjson.dumps(options)}
+
+    def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
+        values = {name: value for name in OUTPUT_LIMIT_FIELDS if (value := decode_field(fields, name)) is not None}
+        # Some servers read 0 or a negative limit as "no limit".
+        too_high = [name for name, value in values.items() if value > limit or value <= 0]
+        return dict.fromkeys(too_high if values else ["max_tokens"], b"%d" % limit)
+
+
+def remove_own_metadata(fields: dict[str, bytes], *, keeps_metadata: bool) -> dict[str, bytes]:
+    """Returns the fields of a chat request without what of `metadata` is the gateway's."""
+    if "metadata" not in fields:
+        return fields
+    others = {name: raw for name, raw in fields.items() if name != "metadata"}
+    if not keeps_metadata:
+        return others
+    metadata = decode_field(fields, "metadata")
+    if not isinstance(metadata, dict) or "conversation_id" not in metadata:
+        return fields
+    kept = {name: value for name, value in metadata.items() if name != "conversation_id"}
+    return {name: orjson.dumps(kept) if name == "metadata" else raw for name, raw in fields.items()} if kept else others

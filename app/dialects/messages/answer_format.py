@@ -1,0 +1,295 @@
+"""Writes answers for clients of the Messages API."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from app.conversation.conversation_types import LogMessage
+from app.conversation.item import Item
+from app.dialects.answer_decoding import Answer, AnswerDecoder
+from app.dialects.answer_events import AnswerValue
+from app.dialects.answer_format import EventStyle
+from app.dialects.assembled_answer import AssembledAnswer
+from app.dialects.chat.stream_frames import splice_fields
+from app.dialects.messages.errors import build_error_body
+from app.dialects.messages.message import MessagesMessage
+from app.dialects.messages.message_rendering import list_answer_blocks
+from app.dialects.messages.stream_decoder import NATIVE_FACTS_KEY, MessagesStreamDecoder
+from app.dialects.messages.stream_encoder import (
+    MessagesStreamEncoder,
+    build_message_object,
+    build_usage,
+    choose_stop_reason,
+    splice_message,
+    write_data,
+    write_event,
+    write_whole_block,
+)
+from app.dialects.stream_relay import StreamRelay
+from app.errors import GatewayError
+
+SPLICED_EVENTS = ("message_start", "message_delta")
+"""Events of a provider of the same protocol that get our fields: in `message`, and beside `delta`. All others pass."""
+
+
+class MessagesAnswerFormat:
+    """Writes one message: as an object, or as a stream of events.
+
+    Args:
+        request_id: names the message if its provider speaks another protocol, and stands in errors.
+    """
+
+    __slots__ = ("__weakref__", "_encoder", "_end", "_find_relay", "_request_id", "_style", "answer_id")
+
+    protocol = MessagesStreamDecoder.protocol
+    answer_id: str | None
+
+    def __init__(self, request_id: str) -> None:
+        self.answer_id = None
+        self._request_id = request_id
+        self._encoder = MessagesStreamEncoder(self._own_id)
+        # Weak, since the relay leads back here: a reference cycle would hold the request after its end.
+        self._find_relay: Callable[[], MessagesStreamRelay | None] = lambda: None
+        self._style: EventStyle = "off"
+
+    @property
+    def _own_id(self) -> str:
+        return f"msg_{self._request_id.removeprefix('req_')}"
+
+    def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
+        if answer.protocol != MessagesStreamDecoder.protocol:
+            self.answer_id = self._own_id
+            self._encoder.encode(answer.decode_whole(body))
+            self._encoder.write_end()
+        return answer, body
+
+    def render_whole_answer(self, answer: Answer, body: bytes, fields: bytes) -> bytes:
+        if self.answer_id is None:
+            return splice_fields(body, fields)
+        message = build_message_object(
+            self.answer_id, answer.model, self._encoder.blocks, finish=answer.finish, usage=answer.usage
+        )
+        return splice_fields(orjson.dumps(message), fields)
+
+    def build_answer_message(self, answer: Answer) -> Item:
+        return build_log_message(answer, self._encoder)
+
+    def build_facts(self, answer: Answer) -> dict[str, Any]:
+        return {**answer.build_facts()}
+
+    def build_relay(
+        self,
+        answer: AnswerDecoder,
+        fields: bytes,
+        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
+        *,
+        include_usage: bool,
+        source: str,
+    ) -> MessagesStreamRelay:
+        is_own = answer.protocol == MessagesStreamDecoder.protocol
+        self.answer_id = None if is_own else self._own_id
+        relay = MessagesStreamRelay(answer, fields, render_last_fields, source=source, own_id=self.answer_id)
+        self._find_relay = weakref.ref(relay)
+        return relay
+
+    def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
+        self._style = style
+
+    def render_progress_start(self, event: Mapping[str, Any]) -> bytes:
+        return self._render_progress(event)
+
+    def render_heartbeat(self) -> bytes:
+        relay = self._find_relay()
+        return write_event("ping", {}) if relay is None else relay.render_heartbeat()
+
+    def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
+        return self._render_progress(event)
+
+    def render_error_frames(self, error: GatewayError) -> bytes:
+        # Several clients may wait for one answer. All get the same end.
+        relay = self._find_relay()
+        if relay is not None and relay.end is not None:
+            return relay.end
+        end = write_data(b"error", build_error_body(error, self._request_id))
+        if relay is not None:
+            relay.end = end
+        return end
+
+    def complete_frames(self, last_frame: bytes) -> bytes:
+        relay = self._find_relay()
+        if relay is None:
+            return b""
+        end = relay.render_end() if relay.end is None else relay.end
+        return b"" if last_frame.endswith(end) else end
+
+    def render_stored_answer(
+        self, entry: LogMessage, model: str, gateway_fields: Mapping[str, Any], context: Mapping[str, Any]
+    ) -> bytes:
+        return orjson.dumps({**self._build_stored_message(entry, model), **gateway_fields, "context": context})
+
+    def render_stored_stream(
+        self,
+        entry: LogMessage,
+        model: str,
+        gateway_fields: Mapping[str, Any],
+        context: Mapping[str, Any],
+        *,
+        include_usage: bool,
+    ) -> Iterator[bytes]:
+        message = self._build_stored_message(entry, model)
+        begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None, **gateway_fields}
+        yield write_event("message_start", {"message": begun})
+        for index, block in enumerate(message["content"]):
+            yield write_whole_block(index, block)
+        delta = {name: message[name] for name in ("stop_reason", "stop_sequence")}
+        ended = {"delta": delta, "usage": message["usage"], **gateway_fields, "context": context}
+        yield write_event("message_delta", ended) + write_event("message_stop", {})
+
+    def _build_stored_message(self, entry: LogMessage, model: str) -> dict[str, Any]:
+        facts = entry.meta or {}
+        return build_message_object(
+            str(facts.get("id") or self._own_id),
+            facts.get("model") or model,
+            list_answer_blocks(entry.message),
+            finish=facts.get("finish_reason") or "stop",
+            usage=facts.get("usage"),
+            native=facts.get(NATIVE_FACTS_KEY),
+        )
+
+    def _render_progress(self, event: Mapping[str, Any]) -> bytes:
+        # The official clients skip a `ping` before the message begins, and events with names that they do not know.
+        if self._style == "chunk":
+            return write_event("ping", {"context_event": dict(event)})
+        frame = write_event("ping", {})
+        if self._style == "named":
+            return write_data(event["type"].encode(), orjson.dumps(event)) + frame
+        if self._style == "comment":
+            return b": %b %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
+        return frame
+
+
+class MessagesStreamRelay(StreamRelay):
+    """Turns the events of the upstream's stream into the events of a message. Implements
+    `dialects.answer_format.AnswerRelay`.
+
+    Args:
+        answer: decodes the events: those of a provider of the same protocol pass while it watches, those of another are
+            written from the values that it makes.
+        fields, render_last_fields, source: as of `ChatStreamSplicer`.
+        own_id: the id of the message; None if it has the provider's, which speaks the same protocol.
+
+    Attributes:
+        end: the frames that end the stream; None until they are written.
+    """
+
+    def __init__(
+        self,
+        answer: AnswerDecoder,
+        fields: bytes,
+        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
+        *,
+        source: str,
+        own_id: str | None,
+    ) -> None:
+        super().__init__(source)
+        self.answer: Answer = answer
+        self.end: bytes | None = None
+        self._decoder = answer
+        self._fields = fields
+        self._render_last_fields = render_last_fields
+        self._own_id = own_id
+        self._encoder = MessagesStreamEncoder(own_id or "")
+        self._has_begun = False
+        self._passed_count = 0
+        """How many blocks of the provider have passed."""
+        self._last_delta: bytes | None = None
+        """The data of the provider's `message_delta`: the answer is stored first."""
+        self._stop_frame = write_event("message_stop", {})
+
+    @property
+    def answer_id(self) -> str | None:
+        return self._own_id or self.answer.id
+
+    def relay_values(self, values: Sequence[AnswerValue]) -> bytes:
+        if not isinstance(self.answer, AssembledAnswer):
+            decoder, self.answer = self.answer, AssembledAnswer()
+            self.answer.id, self.answer.model = decoder.id, decoder.model
+            self.answer.has_content = decoder.has_content
+            if isinstance(decoder, MessagesStreamDecoder):
+                self._encoder.blocks += decoder.list_blocks(self._passed_count)
+        self.answer.add(values)
+        if self.answer.error_data is not None:
+            self._fail(self.answer.error_data)
+        return (self._write_begin() if values else b"") + self._encoder.encode(values)
+
+    def build_answer_message(self) -> Item:
+        return build_log_message(self.answer, self._encoder)
+
+    def render_heartbeat(self) -> bytes:
+        can_wait = self._has_begun and not self.answer.is_complete and self.end is None
+        return write_event("ping", {}) if can_wait else b""
+
+    def render_end(self, changed_fields: bytes | None = None) -> bytes:
+        answer = self.answer
+        fields = self._render_last_fields(answer.usage) if changed_fields is None else changed_fields
+        ended, frames = self._last_delta, b""
+        if ended is None:
+            frames = self._write_begin() + self._encoder.encode(answer.decode_rest()) + self._encoder.write_end()
+            delta = {"stop_reason": choose_stop_reason(answer.finish or "stop"), "stop_sequence": None}
+            ended = orjson.dumps({"type": "message_delta", "delta": delta, "usage": build_usage(answer.usage)})
+        self.end = frames + write_data(b"message_delta", splice_fields(ended, fields)) + self._stop_frame
+        return self.end
+
+    def _relay_event(self, data: bytes, name: bytes) -> bytes:
+        decoder = self._decoder
+        if isinstance(decoder, MessagesStreamDecoder):
+            frames = self._splice_event(decoder, data, name)
+        else:
+            values = decoder.decode(data, name)
+            frames = b""
+            if decoder.error_data is None:
+                frames = (self._write_begin() if values else b"") + self._encoder.encode(values)
+        if decoder.error_data is not None:
+            self._fail(decoder.error_data)
+        elif decoder.has_ended:
+            self.is_upstream_done = self.has_ended = True
+        return frames
+
+    def _splice_event(self, decoder: MessagesStreamDecoder, data: bytes, name: bytes) -> bytes:
+        """Renders the frame for an event of the same protocol: only those of `SPLICED_EVENTS` change."""
+        kind = decoder.watch(data, name).type
+        if kind == "message_stop":
+            self._stop_frame = write_data(b"message_stop", data)
+        if kind in ("error", "message_stop"):
+            return b""
+        if kind == "message_start":
+            self._has_begun = True
+            return write_data(b"message_start", splice_message(data, self._fields))
+        if kind == "message_delta" and decoder.is_complete:
+            held, self._last_delta = self._last_delta, data
+            return b"" if held is None else write_data(b"message_delta", held)
+        self._passed_count += kind == "content_block_start"
+        return write_data(name or kind.encode(), data)
+
+    def _write_begin(self) -> bytes:
+        if self._has_begun:
+            return b""
+        self._has_begun = True
+        message = build_message_object(self.answer_id or "", self.answer.model)
+        return write_event("message_start", {"message": {**message, **orjson.loads(b"{" + self._fields + b"}")}})
+
+
+def build_log_message(answer: Answer, encoder: MessagesStreamEncoder) -> Item:
+    """Returns an answer as the log keeps it: in the form of the provider's protocol, or, if it was joined from several,
+    as the client got it.
+
+    Args:
+        encoder: has written the answer for the client.
+    """
+    if isinstance(answer, AssembledAnswer):
+        return MessagesMessage.from_raw_blocks("assistant", list(map(orjson.dumps, encoder.blocks)))
+    return answer.build_item()

@@ -1,0 +1,76 @@
+"""Errors in the form of the Messages API, and errors of its providers in OpenAI's form. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import orjson
+
+from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused
+
+ERROR_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""The type of an error by its status; other errors of the client are invalid requests, others of the server
+`api_error`."""
+THREAD_UNSUPPORTED: Final = "thread_unsupported_request"
+"""Says that a request must be sent without `thread`, a conversation that Anthropic's servers hold."""
+_OVERFLOW: Final = re.compile(r"maximum context length is (\d+) tokens.*?resulted in (\d+) tokens\.?", re.DOTALL)
+"""OpenAI's words for a prompt that is too long."""
+
+
+def build_error_body(error: GatewayError, request_id: str) -> bytes:
+    """Returns the body of an error response; that of a provider of this API passes unchanged."""
+    if isinstance(error, UpstreamRefused):
+        if is_own_error(error.raw_body):
+            return error.raw_body
+        message = _read_message(error.raw_body) or error.message
+    else:
+        message = error.message
+    if isinstance(error, ContextLengthExceeded) or _OVERFLOW.search(message):
+        # Clients such as Claude Code look for these words.
+        message = _OVERFLOW.sub(r"prompt is too long: \2 tokens > \1 maximum.", message.removeprefix("This model's "))
+    kind = ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    details = {"details": {"error_code": error.code}} if error.code == THREAD_UNSUPPORTED else {}
+    return orjson.dumps(
+        {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
+    )
+
+
+def is_own_error(body: bytes) -> bool:
+    """Says whether a body is an error in the form of the Messages API."""
+    return _decode_object(body).get("type") == "error"
+
+
+def translate_error_body(body: bytes) -> bytes:
+    """Returns an error body in OpenAI's form; any other body as it is."""
+    error = _decode_object(body)
+    if error.get("type") != "error":
+        return body
+    fields: dict[str, Any] = error["error"] if isinstance(error.get("error"), dict) else {}
+    message, kind = fields.get("message") or "The request failed.", fields.get("type") or "api_error"
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}})
+
+
+def _read_message(body: bytes) -> str | None:
+    error = _decode_object(body).get("error")
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) else None
+
+
+def _decode_object(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

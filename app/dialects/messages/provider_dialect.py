@@ -1,0 +1,78 @@
+"""How requests are written for providers of the Messages API, and how their answers are read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Final, Literal
+
+import orjson
+
+from app.dialects.chat.provider_dialect import remove_own_metadata
+from app.dialects.messages.message_rendering import (
+    MAX_CACHE_MARKS,
+    render_messages_for_anthropic,
+)
+from app.dialects.messages.request_fields import (
+    count_marks_beside_messages,
+    lower_output_limit,
+    select_own_fields,
+    translate_chat_fields_to_messages,
+)
+from app.dialects.messages.stream_decoder import MessagesStreamDecoder, starts_message
+from app.dialects.provider_dialect import RenderedMessages, SelectedFields
+from app.dialects.request_body import decode_field
+
+DROPPED_THINKING: Final = {"prefix_mismatch_behavior": "drop_block"}
+THINKING_WARNING: Final = (
+    "The model does not think in this answer: the provider asks for the thinking of the open tool loop, and it is not "
+    "known."
+)
+
+
+class MessagesProviderDialect:
+    protocol = "anthropic"
+    client_protocol = "messages"
+    messages_field = "messages"
+    answer_name = "a message of the Messages API"
+
+    def make_decoder(self, source_name: str = "upstream") -> MessagesStreamDecoder:
+        return MessagesStreamDecoder(source_name)
+
+    def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
+        return starts_message(data, name)
+
+    def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
+        if client == self.client_protocol:
+            return SelectedFields(select_own_fields(fields), keeps_messages=True)
+        own = translate_chat_fields_to_messages(remove_own_metadata(dict(fields), keeps_metadata=keeps_metadata))
+        return SelectedFields(own.fields, keeps_messages=False, warnings=own.warnings)
+
+    def render_messages(
+        self,
+        raws: Sequence[bytes],
+        own_contents: Set[str] | None,
+        fields: Mapping[str, bytes] | None = None,
+        *,
+        is_edited: bool = False,
+    ) -> RenderedMessages:
+        fields = fields or {}
+        thinking: Any = decode_field(fields, "thinking")
+        is_thinking = isinstance(thinking, dict) and thinking.get("type") != "disabled"
+        # Without this option, which is a part of `thinking`, thinking behind an edited prefix is refused.
+        seals = frozenset[str]() if is_edited and not is_thinking else own_contents
+        marks = MAX_CACHE_MARKS - count_marks_beside_messages(fields)
+        rendered = render_messages_for_anthropic(raws, own_seals=seals, keeps_thinking=not is_edited, cache_marks=marks)
+        changed: dict[str, bytes | None] = {"system": rendered.system}
+        warnings = rendered.warnings
+        if is_thinking and is_edited and rendered.has_loop_thinking:
+            changed["thinking"] = orjson.dumps({**thinking, "block_binding": DROPPED_THINKING})
+        elif is_thinking and thinking.get("type") == "enabled" and rendered.lacks_loop_thinking:
+            changed["thinking"] = None
+            warnings = [*warnings, THINKING_WARNING]
+        return RenderedMessages(rendered.raw_messages, changed, warnings)
+
+    def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+        return {}
+
+    def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
+        return lower_output_limit(fields, limit)

@@ -1,0 +1,330 @@
+"""Translates the fields of a request between the Messages API and Chat Completions, except for the messages. Pure.
+
+Each field of Anthropic's types has a fate, as in `request_translation`; `docs/messages.md` shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from app.conversation.item import CountedSchemas
+from app.dialects.body.counted_content import read_schemas
+from app.dialects.messages.message_rendering import count_cache_marks
+from app.dialects.request_body import END_USER_FIELDS, decode_field
+from app.dialects.request_translation import (
+    GATEWAY_FIELDS,
+    Fate,
+    TranslatedFields,
+    pass_fields,
+    render_field_warnings,
+)
+from app.dialects.responses.tools import list_unknown_members, shorten_name
+from app.dialects.summarizer_fields import choose_output_limit_field
+from app.errors import InvalidRequest
+
+FATES_TO_CHAT: Final[Mapping[str, Fate]] = {
+    "cache_control": "warned",
+    "container": "warned",
+    "context_management": "translated",
+    "diagnostics": "warned",
+    "inference_geo": "refused",
+    "max_tokens": "translated",
+    "mcp_servers": "warned",
+    "messages": "translated",
+    "metadata": "ours",
+    "model": "passed",
+    "output_config": "translated",
+    "service_tier": "warned",
+    "speed": "warned",
+    "stop_sequences": "translated",
+    "stream": "passed",
+    "system": "translated",
+    "temperature": "passed",
+    "thinking": "translated",
+    "tool_choice": "translated",
+    "tools": "translated",
+    "top_k": "warned",
+    "top_p": "passed",
+    "user_profile_id": "warned",
+    "workspace_id": "warned",
+}
+"""What becomes of each field of a Messages request if the provider speaks one of OpenAI's protocols."""
+FATES_FROM_CHAT: Final[Mapping[str, Fate]] = {
+    "audio": "refused",
+    "frequency_penalty": "warned",
+    "function_call": "refused",
+    "functions": "refused",
+    "logit_bias": "refused",
+    "logprobs": "warned",
+    "max_completion_tokens": "translated",
+    "max_tokens": "translated",
+    "messages": "translated",
+    "metadata": "warned",
+    "modalities": "refused",
+    "model": "passed",
+    "moderation": "warned",
+    "n": "refused",
+    "parallel_tool_calls": "translated",
+    "prediction": "warned",
+    "presence_penalty": "warned",
+    "prompt_cache_key": "ours",
+    "prompt_cache_options": "warned",
+    "prompt_cache_retention": "warned",
+    "reasoning_effort": "translated",
+    "response_format": "translated",
+    "safety_identifier": "translated",
+    "seed": "warned",
+    "service_tier": "warned",
+    "stop": "translated",
+    "store": "ours",
+    "stream": "passed",
+    "stream_options": "ours",
+    "temperature": "translated",
+    "thinking": "passed",
+    "tool_choice": "translated",
+    "tools": "translated",
+    "top_logprobs": "warned",
+    "top_p": "passed",
+    "user": "translated",
+    "verbosity": "warned",
+    "web_search_options": "refused",
+}
+"""What becomes of each field of a chat completion request if the provider speaks the Messages API. `thinking` is
+Anthropic's: applications send it as an extra field."""
+DEFAULT_MAX_TOKENS: Final = 8192
+"""The answer's limit, which the API requires, if the client sets none. The oldest models that are still served (Claude
+3.5) write no longer answers: docs.anthropic.com, "Models overview"."""
+MIN_THINKING_TOKENS: Final = 1024
+"""The least `budget_tokens` that the API takes; it must be less than `max_tokens`."""
+HIGHEST_TEMPERATURE: Final = 1
+EFFORTS: Final[Mapping[object, str | None]] = {"none": None, "minimal": "low"}
+"""OpenAI's words for how much a model shall think that Anthropic does not have; the others are the same."""
+KEEP_ALL_THINKING: Final = {"type": "clear_thinking_20251015", "keep": "all"}
+"""An edit that asks for nothing."""
+CHAT_TOOL_MEMBERS: Final = ("name", "description", "input_schema", "strict", "type", "cache_control")
+TOOL_MEMBERS: Final = ("name", "description", "parameters", "strict")
+MESSAGES_SCHEMA_FIELDS: Final = frozenset({"tools", "output_config"})
+"""Fields of a Messages request with schemas."""
+
+
+def translate_messages_fields_to_chat(fields: Mapping[str, bytes]) -> TranslatedFields:
+    """Translates the fields of a Messages request for a provider of one of OpenAI's protocols, in the form of Chat
+    Completions.
+
+    Args:
+        fields: JSON text by name. `model` is the provider's name of the model, which decides the field of the limit.
+
+    Raises:
+        InvalidRequest: a field is invalid, or without it the answer would be another one; `param` names it.
+    """
+    dropped: list[str] = []
+    translated = pass_fields(fields, FATES_TO_CHAT, dropped)
+    config = decode_field(fields, "output_config") or {}
+    dropped += list_unknown_members(config, ("effort", "format"), "output_config")
+    if config.get("effort") is not None:
+        translated["reasoning_effort"] = orjson.dumps(config["effort"])
+    match config.get("format"):
+        case {"type": "json_schema", "schema": dict(schema)}:
+            named = {"name": "answer", "schema": schema, "strict": True}
+            translated["response_format"] = orjson.dumps({"type": "json_schema", "json_schema": named})
+    match decode_field(fields, "thinking"):
+        case {"type": "enabled" | "adaptive"} if config.get("effort") is None:
+            dropped.append("`thinking`")
+    edits = (decode_field(fields, "context_management") or {}).get("edits")
+    for edit in edits if isinstance(edits, list) else ():
+        # Claude Code asks with each request that all thinking stays.
+        if edit != KEEP_ALL_THINKING:
+            kind = edit.get("type") if isinstance(edit, dict) else None
+            dropped.append(f"`context_management.edits` ({shorten_name(kind)})")
+    if stop := decode_field(fields, "stop_sequences"):
+        translated["stop"] = orjson.dumps(stop)
+    if (limit := decode_field(fields, "max_tokens")) is not None:
+        translated[choose_output_limit_field(str(decode_field(fields, "model")))] = b"%d" % limit
+    translated |= _translate_tools_to_chat(fields, dropped)
+    return TranslatedFields(translated, render_field_warnings(dropped, "one of OpenAI's protocols"))
+
+
+def translate_chat_fields_to_messages(fields: Mapping[str, bytes]) -> TranslatedFields:
+    """Translates the fields of a chat completion request for a provider of the Messages API.
+
+    Raises:
+        InvalidRequest: a field is invalid, or without it the answer would be another one; `param` names it.
+    """
+    dropped: list[str] = []
+    translated = pass_fields(fields, FATES_FROM_CHAT, dropped)
+    limits = [decode_field(fields, name) or 0 for name in ("max_completion_tokens", "max_tokens")]
+    limit = next((limit for limit in limits if isinstance(limit, int) and limit > 0), DEFAULT_MAX_TOKENS)
+    translated["max_tokens"] = b"%d" % limit
+    if (temperature := decode_field(fields, "temperature")) is not None:
+        if temperature > HIGHEST_TEMPERATURE:
+            dropped.append(f"`temperature` above {HIGHEST_TEMPERATURE}")
+        translated["temperature"] = orjson.dumps(min(temperature, HIGHEST_TEMPERATURE))
+    if stop := decode_field(fields, "stop"):
+        translated["stop_sequences"] = orjson.dumps([stop] if isinstance(stop, str) else stop)
+    end_user = next(filter(None, (decode_field(fields, name) for name in END_USER_FIELDS)), None)
+    if isinstance(end_user, str):
+        translated["metadata"] = orjson.dumps({"user_id": end_user})
+    if config := _translate_output_config(fields, dropped):
+        translated["output_config"] = orjson.dumps(config)
+    translated |= _translate_tools_from_chat(fields, dropped)
+    return TranslatedFields(translated, render_field_warnings(dropped, "the Messages API"))
+
+
+def select_own_fields(fields: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Selects the fields of a Messages request for a provider of the same protocol; they keep their bytes."""
+    selected = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
+    metadata = decode_field(fields, "metadata") if b"conversation_id" in fields.get("metadata", b"") else None
+    if isinstance(metadata, dict):
+        kept = {name: value for name, value in metadata.items() if name != "conversation_id"}
+        selected["metadata"] = orjson.dumps(kept)
+    return selected
+
+
+def lower_output_limit(fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
+    """Builds the fields of the answer's limit that must change for it to be at most `limit` tokens. Thinking gets less
+    than the answer."""
+    wanted = decode_field(fields, "max_tokens")
+    if wanted is not None and wanted <= limit:
+        return {}
+    lowered = {"max_tokens": b"%d" % limit}
+    match decode_field(fields, "thinking"):
+        case {"budget_tokens": int(budget)} as thinking if budget >= limit:
+            is_possible = limit > MIN_THINKING_TOKENS
+            smaller = {**thinking, "budget_tokens": limit - 1} if is_possible else {"type": "disabled"}
+            lowered["thinking"] = orjson.dumps(smaller)
+    return lowered
+
+
+def count_marks_beside_messages(fields: Mapping[str, bytes]) -> int:
+    """Returns how many cache marks the tools of a request have, and the request itself."""
+    return count_cache_marks(bytes(fields.get("tools", b""))) + ("cache_control" in fields)
+
+
+def read_messages_schemas(fields: Mapping[str, Any]) -> CountedSchemas:
+    """Reads the schemas in decoded fields of a Messages request (`MESSAGES_SCHEMA_FIELDS`). The same tools count the
+    same in every protocol."""
+    tools = fields.get("tools")
+    listed = [one for one in tools if isinstance(one, dict)] if isinstance(tools, list) else []
+    chat = [tool if is_provider_tool(tool) else _translate_tool_to_chat(tool) for tool in listed]
+    match fields.get("output_config"):
+        case {"format": {"type": "json_schema", "schema": schema}}:
+            answer_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+            return read_schemas({"tools": chat, "response_format": answer_format})
+    return read_schemas({"tools": chat})
+
+
+def may_run_anthropic_tools(fields: Mapping[str, bytes]) -> bool:
+    """Returns whether the provider may run tools itself, and count their results as prompt tokens."""
+    tools = decode_field(fields, "tools") if "tools" in fields else None
+    return "mcp_servers" in fields or any(is_provider_tool(tool) for tool in tools or () if isinstance(tool, dict))
+
+
+def is_provider_tool(tool: Mapping[str, Any]) -> bool:
+    """Says whether only Anthropic's models know a tool: it has a type in place of a schema."""
+    return tool.get("type") not in (None, "custom")
+
+
+def _translate_tools_to_chat(fields: Mapping[str, bytes], dropped: list[str]) -> dict[str, bytes]:
+    tools: Sequence[Mapping[str, Any]] = decode_field(fields, "tools") or ()
+    choice: Mapping[str, Any] = decode_field(fields, "tool_choice") or {}
+    dropped += [
+        f"`tools[{index}]` ({shorten_name(tool.get('type'))})"
+        for index, tool in enumerate(tools)
+        if is_provider_tool(tool)
+    ]
+    own = [tool for tool in tools if not is_provider_tool(tool)]
+    for tool in own:
+        dropped += list_unknown_members(tool, CHAT_TOOL_MEMBERS, "tools[]")
+    names = [tool.get("name") for tool in own]
+    kind, name = choice.get("type"), choice.get("name")
+    if (kind == "tool" and name not in names) or (kind == "any" and not own):
+        raise InvalidRequest(
+            f"tool_choice: forces {shorten_name(name) if kind == 'tool' else 'a tool'}, which this model's provider "
+            "does not have",
+            code="unsupported_parameter",
+            param="tool_choice",
+        )
+    if not own:
+        return {}
+    translated = {"tools": orjson.dumps([_translate_tool_to_chat(tool) for tool in own])}
+    if kind == "tool":
+        translated["tool_choice"] = orjson.dumps({"type": "function", "function": {"name": name}})
+    elif kind is not None:
+        translated["tool_choice"] = b'"required"' if kind == "any" else orjson.dumps(kind)
+    if choice.get("disable_parallel_tool_use"):
+        translated["parallel_tool_calls"] = b"false"
+    return translated
+
+
+def _translate_tool_to_chat(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
+    if tool.get("input_schema") is not None:
+        function["parameters"] = tool["input_schema"]
+    return {"type": "function", "function": function}
+
+
+def _translate_tools_from_chat(fields: Mapping[str, bytes], dropped: list[str]) -> dict[str, bytes]:
+    tools = decode_field(fields, "tools") or []
+    if not isinstance(tools, list):
+        raise InvalidRequest("`tools` must be an array.", code="invalid_type", param="tools")
+    own: list[dict[str, Any]] = []
+    for index, tool in enumerate(tools):
+        match tool:
+            case {"function": dict(function)}:
+                dropped += list_unknown_members(function, TOOL_MEMBERS, "tools[].function")
+                own.append(_translate_tool_from_chat(function))
+            case _:
+                kind = tool.get("type") if isinstance(tool, dict) else None
+                dropped.append(f"`tools[{index}]` ({shorten_name(kind)})")
+    choice = _translate_choice_from_chat(decode_field(fields, "tool_choice"), own, dropped)
+    if not own:
+        return {}
+    if decode_field(fields, "parallel_tool_calls") is False and choice != {"type": "none"}:
+        choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
+    translated = {"tools": orjson.dumps(own)}
+    return translated if choice is None else {**translated, "tool_choice": orjson.dumps(choice)}
+
+
+def _translate_tool_from_chat(function: Mapping[str, Any]) -> dict[str, Any]:
+    tool = {name: function[name] for name in ("name", "description", "strict") if function.get(name) is not None}
+    return {**tool, "input_schema": {"type": "object", **(function.get("parameters") or {})}}
+
+
+def _translate_choice_from_chat(
+    choice: object, own: Sequence[Mapping[str, Any]], dropped: list[str]
+) -> dict[str, Any] | None:
+    match choice:
+        case None:
+            return None
+        case "none" | "auto":
+            return {"type": choice}
+        case "required" if own:
+            return {"type": "any"}
+        case {"function": {"name": str(name)}} if any(tool["name"] == name for tool in own):
+            return {"type": "tool", "name": name}
+        case {"allowed_tools": {"mode": "auto" | "required" as mode}} if own or mode == "auto":
+            dropped.append("`tool_choice.allowed_tools.tools`")
+            return {"type": "any" if mode == "required" else "auto"}
+    raise InvalidRequest(
+        "`tool_choice` forces a tool that this model's provider does not have, or has no form that it knows.",
+        code="unsupported_parameter",
+        param="tool_choice",
+    )
+
+
+def _translate_output_config(fields: Mapping[str, bytes], dropped: list[str]) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    effort = decode_field(fields, "reasoning_effort")
+    if effort is not None and (word := EFFORTS.get(effort, effort)) is not None:
+        config["effort"] = word
+    match decode_field(fields, "response_format"):
+        case None | {"type": "text"}:
+            pass
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            config["format"] = {"type": "json_schema", "schema": schema}
+        case _:
+            dropped.append("`response_format`")
+    return config

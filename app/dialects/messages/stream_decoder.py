@@ -1,0 +1,371 @@
+"""Decodes answers of the Messages API: assembles the blocks, and makes values if they are wanted. Pure.
+
+Blocks that only the Messages API has, such as those of tools that the provider runs itself, have no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+import orjson
+
+from app.conversation.json_text import encode_compact_json
+from app.dialects.answer_events import (
+    AnswerValue,
+    Begin,
+    CallBegin,
+    CallText,
+    Citation,
+    Failure,
+    Finish,
+    Reasoning,
+    Sealed,
+    Text,
+    Usage,
+)
+from app.dialects.chat.stream_decoder import normalize_json
+from app.dialects.messages.message import MessagesMessage
+from app.dialects.messages.message_body import THINKING_TYPES, Block
+from app.dialects.messages.message_rendering import build_sealed_text
+from app.errors import UpstreamUnavailable
+
+FINISH_REASONS: Final[Mapping[str, str]] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+"""How an answer has ended in the words of the log, by `stop_reason`; any other word stays."""
+SEALED_THINKING: Final = "thinking"
+"""`Sealed.kind` of a block of thinking: its data is the JSON text of the block."""
+NATIVE_FACTS_KEY: Final = "anthropic"
+"""Key in `LogMessage.meta`: what the provider said of its answer that the other facts cannot say."""
+NATIVE_FACTS: Final = ("stop_reason", "stop_sequence", "usage")
+TEXT_TARGETS: Final = {"text": "text", "thinking": "thinking", "signature": "signature", "partial_json": "input"}
+"""The member of a block that grows by each member of a delta."""
+CACHE_COUNTS: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
+"""Tokens of the prompt that `input_tokens` does not count."""
+_NO_JSON: Final = msgspec.Raw()
+
+
+class MessagesEvent(msgspec.Struct, gc=False):
+    """The fields of stream events that are read."""
+
+    type: str = ""
+    index: int = 0
+    delta: dict[str, Any] | None = None
+    content_block: dict[str, Any] | None = None
+    message: msgspec.Raw = _NO_JSON
+    usage: dict[str, Any] | None = None
+
+
+class _WholeMessage(msgspec.Struct):
+    content: list[msgspec.Raw]
+
+
+_decode_event: Final = msgspec.json.Decoder(MessagesEvent).decode
+_decode_whole: Final = msgspec.json.Decoder(_WholeMessage).decode
+
+
+class MessagesStreamDecoder:
+    """Decodes a message, event by event. Implements `dialects.answer_decoding.AnswerDecoder`.
+
+    Args:
+        source_name: the provider's name, for error messages.
+    """
+
+    protocol: Final = "anthropic"
+    __slots__ = (
+        *("_blocks", "_calls", "_native", "_raw_blocks", "_source_name", "_text_runs", "_texts"),
+        *("awaited_name", "holds_names", "tells_others"),
+        *("error_data", "finish", "has_content", "has_ended", "id", "is_complete", "model", "usage"),
+    )
+
+    def __init__(self, source_name: str = "upstream") -> None:
+        self._source_name = source_name
+        self.id: str | None = None
+        self.model: str | None = None
+        self.usage: dict[str, Any] | None = None
+        self.finish: str | None = None
+        self.error_data: bytes | None = None
+        self.awaited_name, self.holds_names, self.tells_others = "", False, False
+        self.is_complete = self.has_content = self.has_ended = False
+        self._native: dict[str, Any] = {"stop_reason": None, "stop_sequence": None, "usage": {}}
+        self._blocks: dict[int, Block] = {}
+        """The blocks as they began, with lists that have grown."""
+        self._texts: dict[int, dict[str, list[str]]] = {}
+        """The pieces of the texts of each block, by the member that grows."""
+        self._text_runs: dict[int, int] = {}
+        """The index of the first block of a run of texts, by the index of each. Citations split a text into blocks."""
+        self._calls: dict[int, int] = {}
+        """The number of each call, by the index of its block."""
+        self._raw_blocks: list[bytes] | None = None
+        """The blocks of a whole answer, with the provider's bytes."""
+
+    @property
+    def has_awaited_call(self) -> bool:
+        """Whether a call waits for its name: none does, since a call begins with its whole name."""
+        return False
+
+    def watch(self, data: bytes, name: bytes = b"") -> MessagesEvent:
+        """Adds the data of one event. Returns the event.
+
+        Raises:
+            UpstreamUnavailable: the data is not a JSON object.
+        """
+        event = self._decode(data)
+        kind = event.type = event.type or name.decode("utf-8", "replace")
+        if kind == "content_block_delta":
+            self._add_delta(event.index, event.delta or {})
+        elif kind == "content_block_start":
+            block = event.content_block or {}
+            self._begin_block(event.index, block)
+            is_thought = block.get("type") in THINKING_TYPES
+            self.has_content = self.has_content or not (is_thought or block.get("text") == "")
+        elif kind == "message_start":
+            self._add_message(_decode_object(bytes(event.message)))
+        elif kind == "message_delta":
+            self._add_end(event.delta or {})
+            self._add_usage(event.usage or {})
+        elif kind == "message_stop":
+            self.has_ended = True
+        elif kind == "error":
+            self.error_data, self.has_ended = data, True
+        return event
+
+    def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
+        """Adds the data of one event and returns what it says.
+
+        Raises:
+            UpstreamUnavailable: the data is not a JSON object.
+        """
+        event = self.watch(data, name)
+        match event.type:
+            case "content_block_delta":
+                return [*self._read_delta(event.index, event.delta or {})]
+            case "message_start":
+                return [Begin(self.id, None, self.model)]
+            case "content_block_start":
+                return [*self._read_block_start(event.index)]
+            case "content_block_stop":
+                return [*self._read_block_end(event.index)]
+            case "message_delta":
+                ended: list[AnswerValue] = [Finish(self.finish)] if self.finish is not None else []
+                return ended if self.usage is None else [*ended, Usage(self.usage)]
+            case "error":
+                return [Failure(build_error_object(data))]
+        return []
+
+    def list_blocks(self, count: int) -> list[Block]:
+        """Returns the first blocks as they have come."""
+        return [self._build_block(index) for index in sorted(self._blocks)[:count]]
+
+    def decode_rest(self) -> list[AnswerValue]:
+        """Returns nothing: no value is held back."""
+        return []
+
+    def add_whole(self, body: bytes) -> None:
+        """Adds the body of a whole answer in place of events; one that is an error sets `error_data`.
+
+        Raises:
+            UpstreamUnavailable: the body is neither a message nor an error.
+        """
+        message = _decode_object(normalize_json(body))
+        if message.get("type") == "error" or ("error" in message and "content" not in message):
+            self.error_data = body
+            return
+        try:
+            self._raw_blocks = [bytes(raw) for raw in _decode_whole(normalize_json(body)).content]
+        except msgspec.DecodeError as error:
+            raise UpstreamUnavailable("The message has no list of blocks.") from error
+        self._add_message(message)
+        self._add_end(message)
+        for index, raw in enumerate(self._raw_blocks):
+            block = _decode_object(raw)
+            self._begin_block(index, block)
+            self.has_content = self.has_content or block.get("type") not in THINKING_TYPES
+        self.is_complete = self.has_ended = True
+        self.finish = self.finish or "stop"
+
+    def decode_whole(self, body: bytes) -> list[AnswerValue]:
+        """Returns what a whole answer says that was added by `add_whole`."""
+        values: list[AnswerValue] = [Begin(self.id, None, self.model)]
+        for index in self._blocks:
+            values += [*self._read_block_start(index), *self._read_block_end(index)]
+        values.append(Finish(str(self.finish)))
+        return values if self.usage is None else [*values, Usage(self.usage)]
+
+    def build_item(self) -> MessagesMessage:
+        """Returns the answer as the log keeps it."""
+        blocks = self._raw_blocks
+        if blocks is None:
+            blocks = [orjson.dumps(self._build_block(index)) for index in sorted(self._blocks)]
+        return MessagesMessage.from_raw_blocks("assistant", blocks)
+
+    def build_alternatives(self) -> list[dict[str, Any]]:
+        """Returns no messages: the Messages API has one answer to each question."""
+        return []
+
+    def build_facts(self) -> dict[str, Any]:
+        facts = {"id": self.id, "model": self.model, "finish_reason": self.finish, "usage": self.usage}
+        return {**facts, NATIVE_FACTS_KEY: {name: self._native.get(name) for name in NATIVE_FACTS}}
+
+    def _decode(self, data: bytes) -> MessagesEvent:
+        try:
+            return _decode_event(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        try:
+            return _decode_event(normalize_json(data))
+        except (msgspec.DecodeError, RecursionError) as error:
+            # If the event were skipped, a part of the answer could be missing unnoticed.
+            raise UpstreamUnavailable(f"{self._source_name!r} sent a stream event that cannot be read.") from error
+
+    def _begin_block(self, index: int, block: Block) -> None:
+        self._blocks[index] = block
+        if block.get("type") == "tool_use":
+            self._calls[index] = len(self._calls)
+        elif block.get("type") == "text":
+            self._text_runs[index] = self._text_runs.get(index - 1, index)
+
+    def _add_message(self, message: Mapping[str, Any]) -> None:
+        message_id, model = message.get("id"), message.get("model")
+        self.id = message_id if isinstance(message_id, str) else None
+        self.model = model if isinstance(model, str) else None
+        self._add_usage(message.get("usage") or {})
+
+    def _add_end(self, fields: Mapping[str, Any]) -> None:
+        reason = fields.get("stop_reason")
+        if isinstance(reason, str):
+            self._native |= {name: fields.get(name) for name in ("stop_reason", "stop_sequence")}
+            self.finish, self.is_complete = FINISH_REASONS.get(reason, reason), True
+
+    def _add_usage(self, counts: Mapping[str, Any]) -> None:
+        usage = self._native["usage"] = {
+            **self._native["usage"],
+            **{name: count for name, count in counts.items() if count is not None},
+        }
+        if isinstance(usage.get("input_tokens"), int):
+            self.usage = translate_usage(usage)
+
+    def _add_delta(self, index: int, delta: Mapping[str, Any]) -> None:
+        for name, value in delta.items():
+            if name == "citation":
+                block = self._blocks.setdefault(index, {"type": "text", "text": ""})
+                block["citations"] = [*(block.get("citations") or []), value]
+            elif name != "type" and isinstance(value, str):
+                target = TEXT_TARGETS.get(name, name)
+                self._texts.setdefault(index, {}).setdefault(target, []).append(value)
+                self.has_content = self.has_content or (target == "text" and bool(value))
+
+    def _build_block(self, index: int) -> Block:
+        """Returns a block with the texts that have come."""
+        block = dict(self._blocks[index])
+        for name, pieces in self._texts.get(index, {}).items():
+            text = "".join(pieces)
+            if name != "input":
+                block[name] = str(block.get(name) or "") + text
+            elif text:
+                block[name] = _decode_input(text)
+        return block
+
+    def _read_delta(self, index: int, delta: Mapping[str, Any]) -> Iterator[AnswerValue]:
+        match delta:
+            case {"type": "text_delta", "text": str(text)} if text:
+                yield Text(text, self._text_runs.get(index, index))
+            case {"type": "thinking_delta", "thinking": str(text)} if text:
+                yield Reasoning(text, index)
+            case {"type": "input_json_delta", "partial_json": str(text)} if text and index in self._calls:
+                yield CallText(self._calls[index], text)
+            case {"type": "citations_delta", "citation": dict(citation)}:
+                yield from self._read_citation(index, citation)
+
+    def _read_block_start(self, index: int) -> Iterator[AnswerValue]:
+        match self._blocks[index]:
+            case {"type": "text", "text": str(text)} if text:
+                yield Text(text, self._text_runs[index])
+            case {"type": "thinking", "thinking": str(text)} if text:
+                yield Reasoning(text, index)
+            case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
+                yield CallBegin(self._calls[index], call_id, name)
+
+    def _read_block_end(self, index: int) -> Iterator[AnswerValue]:
+        if index not in self._blocks:
+            return
+        block = self._build_block(index)
+        kind = block.get("type")
+        if kind in THINKING_TYPES:
+            if not block.get("thinking"):
+                yield Reasoning("", index)
+            yield Sealed(SEALED_THINKING, build_sealed_text(block), index)
+        elif kind == "tool_use" and not "".join(self._texts.get(index, {}).get("input", ())):
+            # Its input came whole, or is empty: others expect an object.
+            yield CallText(self._calls[index], encode_compact_json(block.get("input") or {}))
+        elif kind == "text" and self._raw_blocks is not None:
+            for citation in block.get("citations") or ():
+                yield from self._read_citation(index, citation)
+
+    def _read_citation(self, index: int, citation: Mapping[str, Any]) -> Iterator[AnswerValue]:
+        if isinstance(citation.get("url"), str):
+            run = [place for place, first in self._text_runs.items() if first == self._text_runs.get(index)]
+            lengths = [len(str(self._build_block(place).get("text", ""))) for place in run if place <= index]
+            fields = {"url": citation["url"], "title": citation.get("title") or citation["url"]}
+            place = {"start_index": sum(lengths[:-1]), "end_index": sum(lengths)}
+            yield Citation({**fields, **place}, self._text_runs.get(index, index))
+
+
+def starts_message(data: bytes, name: bytes) -> bytes | Literal[True] | None:
+    """Tells what the first event of a stream is; as of `ProviderDialect.find_answer_start`. A stream that begins with
+    `message_start` may still report that the prompt is too long."""
+    decoder = MessagesStreamDecoder()
+    try:
+        kind = decoder.watch(data.strip(), name).type
+    except UpstreamUnavailable:
+        return data
+    if decoder.error_data is not None or not kind:
+        return data
+    return None if kind in ("message_start", "ping") else True
+
+
+def translate_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Translates a usage object to the form of the log: its prompt tokens include those of the cache."""
+    written, read = (usage.get(name) or 0 for name in CACHE_COUNTS)
+    prompt_tokens, output_tokens = usage["input_tokens"] + written + read, usage.get("output_tokens") or 0
+    details = {"cached_tokens": read, "cache_write_tokens": written}
+    by_lifetime = {"cache_creation": usage["cache_creation"]} if usage.get("cache_creation") else {}
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": prompt_tokens + output_tokens,
+        "prompt_tokens_details": details,
+        **by_lifetime,
+    }
+
+
+def build_error_object(data: bytes) -> bytes:
+    """Returns an error of the Messages API in OpenAI's form."""
+    error = _decode_object(data).get("error")
+    fields = error if isinstance(error, dict) else {}
+    message, kind = fields.get("message") or "The answer failed.", fields.get("type") or "api_error"
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}})
+
+
+def _decode_input(text: str) -> Any:
+    """Returns the input of a call. One that was cut off is no JSON, and kept as a text."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = text
+    return value if isinstance(value, dict) else {"arguments": value}
+
+
+def _decode_object(data: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,92 @@
+"""Reads the top-level fields of a request's body, in any protocol. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.conversation.names import check_name
+from app.errors import InvalidRequest
+
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+END_USER_FIELDS: Final = ("safety_identifier", "user")
+"""OpenAI's fields for the end user of an application. The newer one comes first and wins."""
+NAME_FIELDS: Final = (*END_USER_FIELDS, "prompt_cache_key", "previous_response_id")
+"""Fields of both protocols that hold a name which the client chooses."""
+_FIELDS_WITH_NAMES: Final = frozenset({*NAME_FIELDS, "metadata"})
+
+
+def decode_body_fields(body: bytes) -> dict[str, bytes]:
+    """Returns the JSON text of each top-level field of a body.
+
+    Raises:
+        InvalidRequest: the body is not a JSON object.
+    """
+    try:
+        fields: dict[str, bytes] = _decode_object(body)  # type: ignore[assignment]  # msgspec.Raw is a view of the bytes
+        if not body.isascii():
+            _check_utf8_fields(fields)
+        return fields
+    except msgspec.ValidationError as error:
+        raise InvalidRequest("The request body must be a JSON object.", code="invalid_type") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if not body.strip():
+            raise InvalidRequest("The request body is empty: send a JSON object.") from error
+        raise InvalidRequest(f"The request body is not valid JSON: {error}.") from error
+    except RecursionError as error:
+        raise InvalidRequest("The request body is nested too deeply.", code="invalid_value") from error
+
+
+def decode_field(raw_fields: Mapping[str, bytes], name: str) -> Any:
+    """Returns a decoded top-level field of a request, or None if the request does not have it.
+
+    Raises:
+        InvalidRequest: the field has a number that is too large for a double, or is nested too deeply to be encoded
+            again.
+    """
+    raw = raw_fields.get(name)
+    if raw is None:
+        return None
+    text = bytes(raw)
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"`{name}` is not valid JSON: {error}.", code="invalid_value", param=name) from error
+    if may_be_too_deep(text) and is_too_deep(value):
+        raise InvalidRequest(f"`{name}` {TOO_DEEP_MESSAGE}", code="invalid_value", param=name)
+    return value
+
+
+def check_request_names(fields: Mapping[str, bytes]) -> None:
+    """Checks the fields of both protocols that hold names, and the keys of `metadata`. Values of other types are left
+    to who reads them.
+
+    Raises:
+        InvalidRequest: a name is too long or has control characters.
+    """
+    if _FIELDS_WITH_NAMES.isdisjoint(fields):
+        return
+    for field in NAME_FIELDS:
+        if isinstance(name := decode_field(fields, field), str) and name:
+            check_name(name, field)
+    metadata = decode_field(fields, "metadata")
+    for key in metadata if isinstance(metadata, dict) else ():
+        check_name(key, "metadata")
+
+
+def _check_utf8_fields(fields: Mapping[str, bytes]) -> None:
+    """Raises UnicodeDecodeError for a field that is not UTF-8. `messages` is left out: each message is checked where it
+    turns out to be new."""
+    for name, raw in fields.items():
+        if name != "messages":
+            str(raw, "utf-8")
+
+
+def encode_fields(fields: Mapping[str, bytes]) -> bytes:
+    """Encodes fields, JSON text by name, as a JSON object."""
+    return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()]) + b"}"

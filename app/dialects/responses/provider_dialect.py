@@ -1,0 +1,58 @@
+"""How requests are written for providers of the Responses API, and how their answers are read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Literal
+
+from app.dialects.chat.provider_dialect import remove_own_metadata
+from app.dialects.message_rendering import needs_rendering_for_responses, render_messages_for_responses
+from app.dialects.provider_dialect import RenderedMessages, SelectedFields
+from app.dialects.request_body import decode_field
+from app.dialects.request_translation import (
+    MIN_OUTPUT_TOKENS,
+    select_fields_for_responses,
+    translate_fields_to_responses,
+)
+from app.dialects.responses.stream_decoder import ResponsesStreamDecoder, starts_response
+
+
+class ResponsesProviderDialect:
+    protocol = client_protocol = "responses"
+    messages_field = "input"
+    answer_name = "a response of the Responses API"
+
+    def make_decoder(self, source_name: str = "upstream") -> ResponsesStreamDecoder:
+        return ResponsesStreamDecoder(source_name)
+
+    def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
+        return starts_response(data, name)
+
+    def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
+        if client != self.client_protocol:
+            translated = translate_fields_to_responses(remove_own_metadata(dict(fields), keeps_metadata=keeps_metadata))
+            return SelectedFields(translated.fields, keeps_messages=False, warnings=translated.warnings)
+        selected = select_fields_for_responses(fields)
+        input_json = bytes(fields.get("input", b""))
+        if not input_json or needs_rendering_for_responses(input_json):
+            return SelectedFields(selected, keeps_messages=False)
+        selected |= {name: bytes(fields[name]) for name in ("instructions", "input") if name in fields}
+        return SelectedFields(selected, keeps_messages=True)
+
+    def render_messages(
+        self,
+        raws: Sequence[bytes],
+        own_contents: Set[str] | None,
+        fields: Mapping[str, bytes] | None = None,
+        *,
+        is_edited: bool = False,
+    ) -> RenderedMessages:
+        rendered = render_messages_for_responses(raws, own_contents=own_contents)
+        return RenderedMessages(rendered.raw_items, {"instructions": rendered.instructions}, rendered.warnings)
+
+    def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+        return {}
+
+    def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
+        lowered, wanted = max(limit, MIN_OUTPUT_TOKENS), decode_field(fields, "max_output_tokens")
+        return {"max_output_tokens": b"%d" % lowered} if wanted is None or wanted > lowered else {}

@@ -1,0 +1,111 @@
+"""Reads and adds up usage objects: the tokens that a provider counted, and how many came from its cache. Pure.
+
+OpenAI and most others include cached tokens in `prompt_tokens` and report them in `prompt_tokens_details.cached_tokens`
+(DeepSeek: `prompt_cache_hit_tokens`), and likewise those that were written to it as `cache_write_tokens`. Anthropic's
+`input_tokens` exclude those of `cache_read_input_tokens` and `cache_creation_input_tokens`. Here the total includes
+both once, in either form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+MAX_CALL_TOKENS: Final = 1_000_000_000
+"""What counts of a larger number, which no model can have read or written. Sums of such numbers fit every database."""
+_SEPARATE_CACHE_FIELDS = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
+_ANSWER_LIMIT_FIELDS = "max_completion_tokens", "max_tokens", "max_output_tokens", "max_tokens_to_sample"
+_ANSWER_COUNT_FIELDS = "n", "best_of"
+_DETAIL_FIELDS = "prompt_tokens_details", "input_tokens_details"
+
+
+class TokenUsage(msgspec.Struct, frozen=True):
+    """Tokens of one call, as a provider counted them."""
+
+    prompt_tokens: int
+    """Cached and written tokens included."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    """0 if the provider reports none."""
+    written_tokens: int = 0
+    """Tokens that were written to the provider's cache."""
+    long_written_tokens: int = 0
+    """Those of the written tokens that the cache keeps for the longer of a model's two lifetimes."""
+
+
+def read_usage(usage: Mapping[str, Any] | None) -> TokenUsage | None:
+    """Returns the tokens of a usage object; None if it has no usable number for the prompt."""
+    if not usage:
+        return None
+    read = written = 0
+    if not _SEPARATE_CACHE_FIELDS.isdisjoint(usage):
+        read, written = (
+            _read_positive_integer(usage, "cache_read_input_tokens"),
+            _read_positive_integer(usage, "cache_creation_input_tokens"),
+        )
+    total = _read_positive_integer(usage, "prompt_tokens")
+    if not total:
+        total = _read_positive_integer(usage, "input_tokens") + read + written
+    # A gateway that put Anthropic's `input_tokens` into `prompt_tokens`: a total cannot be less than its cached part.
+    elif total < read + written:
+        total += read + written
+    if total <= 0:
+        return None
+    cached = min(total, _read_cached_tokens(usage) or read)
+    written = min(total - cached, _read_detail(usage, "cache_write_tokens") or written)
+    by_lifetime = usage.get("cache_creation")
+    long_written = 0
+    if isinstance(by_lifetime, Mapping):
+        long_written = _read_positive_integer(by_lifetime, "ephemeral_1h_input_tokens")
+    output = _read_positive_integer(usage, "completion_tokens") or _read_positive_integer(usage, "output_tokens")
+    return TokenUsage(total, cached, output, written, min(written, long_written))
+
+
+def read_answer_limit(fields: Mapping[str, Any]) -> tuple[int | None, int]:
+    """Returns the limit in tokens that the fields of any model call set for an answer, None if they set none; and how
+    many answers are generated."""
+    limit = max(_read_positive_integer(fields, name) for name in _ANSWER_LIMIT_FIELDS)
+    return limit or None, max(1, *(_read_positive_integer(fields, name) for name in _ANSWER_COUNT_FIELDS))
+
+
+def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Adds up usage objects, with their details; None if there are none."""
+    if not usages:
+        return None
+    total: dict[str, Any] = {}
+    for usage in usages:
+        for name, value in usage.items():
+            # A provider may report a number in one round and details in another: the first form counts.
+            known = total.get(name)
+            if isinstance(value, Mapping) and (known is None or isinstance(known, Mapping)):
+                total[name] = sum_usages([known or {}, value])
+            elif type(value) in (int, float) and (known is None or type(known) in (int, float)):
+                total[name] = (known or 0) + value
+    return total
+
+
+def _read_cached_tokens(usage: Mapping[str, Any]) -> int:
+    """Returns the cached tokens that are already included in the total."""
+    found = _read_detail(usage, "cached_tokens")
+    return found or (
+        _read_positive_integer(usage, "prompt_cache_hit_tokens") if "prompt_cache_hit_tokens" in usage else 0
+    )
+
+
+def _read_detail(usage: Mapping[str, Any], name: str) -> int:
+    """Returns a number of the prompt's details; 0 if there is none."""
+    for field in _DETAIL_FIELDS:
+        details = usage.get(field)
+        if isinstance(details, Mapping) and (found := _read_positive_integer(details, name)):
+            return found
+    return 0
+
+
+def _read_positive_integer(facts: Mapping[str, Any], name: str) -> int:
+    value = facts.get(name)
+    # A float is how the decoder reads an integer that is too large.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        return 0
+    return int(min(value, MAX_CALL_TOKENS))
