@@ -38,7 +38,7 @@ _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FRAME_LINE = re.compile(
     r"^(?:Summary of earlier conversation\. The sections|Quoted from earlier in this conversation:|"
-    r"What I said earlier, word for word,|</?(?:earlier_conversation|quoted|user_said)\b|\[\d+ )[^\n]*$\n*",
+    r"What I said earlier, word for word\.|</?(?:earlier_conversation|quoted|user_said)\b|\[\d+ )[^\n]*$\n*",
     re.MULTILINE,
 )
 _LABEL = re.compile(

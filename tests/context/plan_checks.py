@@ -166,6 +166,9 @@ def check_user_text(world: World, decided: Plan) -> None:
     shown = [one.seq for one in decided.user_text]
     assert {*shown} <= hidden
     assert shown == sorted(shown)
+    if shown:
+        log_tokens = world.log[-1].tokens_total
+        assert decided.prompt_tokens <= world.instructions_tokens + log_tokens, "never longer than what it stands for"
     assert shown in ([], [one.seq for one in world.user_text.lines if one.seq in hidden])
 
 

@@ -139,6 +139,17 @@ def compute_budget(
     return Budget(window, reserve, output, hard, soft, calibration_ratio, prepare, recall, requested_output=requested)
 
 
+def compute_fold_tokens(policy: ContextPolicy, budget: Budget, user_text_tokens: int) -> int:
+    """Returns how many calibrated tokens the summaries of a view may take before they are folded. They share that room
+    with user text, and have at least half of it.
+
+    Args:
+        user_text_tokens: what user text takes of the view, in raw tokens.
+    """
+    room = int(budget.window * policy.fold_ratio)
+    return room - min(budget.calibrate_tokens(user_text_tokens), room // 2)
+
+
 def compute_compaction_threshold(policy: ContextPolicy, budget: Budget, *, has_summaries: bool) -> int:
     """Returns the threshold, in calibrated tokens, above which a view is compacted, or shortened if the policy writes
     no summaries.

@@ -121,6 +121,11 @@ class Outline(msgspec.Struct, frozen=True):
     user_texts: UserTexts = ()
     """Without messages that must not be shown."""
 
+    @property
+    def user_text_tokens(self) -> int:
+        """Returns what the newest user text takes of a view that shows all of it."""
+        return sum(one.count_tokens(one.lines) for one in self.user_texts[-1:])
+
 
 class SummaryRange(msgspec.Struct, frozen=True):
     """Log messages `[from_seq, to_seq)` that one summary shall stand for. With `folds`, the summary is written from the

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from app.context.plan.budget import Budget, compute_summary_token_limit
+from app.context.plan.budget import Budget, compute_fold_tokens, compute_summary_token_limit
 from app.context.plan.checkpoint_planner import CheckpointPlanner
 from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange
 from app.context.plan.policy import ContextPolicy
@@ -72,8 +72,10 @@ def plan_view(
         return planner.plan_under_threshold() or planner.plan_over_threshold()
 
     chosen = plan_log(outline)
-    # User text never makes a view too long that would fit without it. An unfinished plan does not tell yet.
-    if chosen.fits or chosen.needs_tail or not chosen.user_text:
+    # User text never makes a view too long that would fit without it, nor longer than the log. An unfinished plan does
+    # not tell yet.
+    is_short = chosen.fits and chosen.prompt_tokens <= outline.instructions_tokens + outline.log_tokens
+    if is_short or chosen.needs_tail or not chosen.user_text:
         return chosen
     return plan_log(replace(outline, user_texts=()))
 
@@ -249,7 +251,7 @@ class _AdditivePlanner:
         if self.policy.has_replacing_summaries or self.summarize == "never" or len(view.summaries) < 2:
             return None
         weight = self.budget.calibrate_tokens(_sum_tokens(view.summaries))
-        is_heavy = weight > int(self.budget.window * self.policy.fold_ratio)
+        is_heavy = weight > compute_fold_tokens(self.policy, self.budget, self.outline.user_text_tokens)
         if not (is_heavy or self._is_long_with_short_tail(view)):
             return None
         input_tokens = self.budget.compute_raw_tokens(self.summarizer_input_tokens)

@@ -26,12 +26,11 @@ from app.context.view.view_rendering import (
 
 SHORT_TURNS_RATIO = 0.1
 MAX_SHORT_TURNS_TOKENS = 1_024
+"""Where turns are short, more than `buffer_turns` of them stay verbatim, up to this share of the window and this many
+tokens: a dozen turns of a chat. All of it is sent anew with each compaction, hence not more (decision 47)."""
 MAX_KEPT_SHARE, MIN_BUFFER_SHARE = 0.55, 0.5
 """The share of the window that summaries, user text and last turns take together at most, and the share of their own
 room that the last turns may have at least."""
-"""Where turns are short, more than `buffer_turns` of them stay verbatim, up to this share of the window and this many
-tokens: a dozen turns of a chat. All of it is sent anew with each compaction, hence not more (decision 47)."""
-
 
 MIN_TAIL_SHARE, TAIL_SHARE = 0.34, 0.45
 """The shares of the window that instructions and verbatim tail take where the log did not fit before."""
@@ -120,9 +119,7 @@ class SummaryRangeFinder:
         """Returns how many tokens the last turns may take. Together with summaries and user text that is at most
         `MAX_KEPT_SHARE` of the window; what stays is sent anew behind each new summary."""
         policy, outline = self.planner.policy, self.planner.outline
-        tokens = sum(one.tokens for one in self.view.summaries) + sum(
-            one.count_tokens(one.lines) for one in outline.user_texts[-1:]
-        )
+        tokens = sum(one.tokens for one in self.view.summaries) + outline.user_text_tokens
         kept = int(self.budget.window * MAX_KEPT_SHARE) - self.budget.calibrate_tokens(tokens)
         share = int(self.budget.window * policy.buffer_max_ratio)
         return self.budget.compute_raw_tokens(min(share, max(kept, int(share * MIN_BUFFER_SHARE))))
@@ -180,8 +177,9 @@ class SummaryRangeFinder:
     def _estimate_unread_user_text(self, boundary_seq: int) -> int:
         """Returns what user text will take about, where messages before a boundary were not read for it yet: what it
         takes now."""
-        known = self.planner.outline.user_texts[-1:]
-        return sum(one.count_tokens(one.lines) for one in known if one.before_seq < boundary_seq)
+        outline = self.planner.outline
+        is_read = any(boundary_seq <= one.before_seq for one in outline.user_texts)
+        return 0 if is_read else outline.user_text_tokens
 
     def _is_omitted_round(self, round_: Round) -> bool:
         return all(seq in self.planner.outline.omitted_seqs for seq in range(round_.from_seq, round_.to_seq))

@@ -24,10 +24,8 @@ class UserLine(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True)
     """Tokens of its line in a view."""
     is_whole: bool = False
     """Whether it is all of the message."""
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.seq, self.start
+    day: str = ""
+    """The day on which it was said, `2026-11-22`, if it is shown."""
 
 
 class UserText(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,6 +52,10 @@ class UserText(msgspec.Struct, frozen=True, omit_defaults=True):
         """Returns the tokens of the message that shows these lines."""
         tokens = sum(one.tokens for one in lines)
         return self.frame_tokens + tokens if tokens else 0
+
+    def shows(self, seq: int, start: int) -> bool:
+        """Says whether a line shows what is at a place."""
+        return any(one.seq == seq and one.start <= start < one.end for one in self.lines)
 
     def drop_messages(self, seqs: AbstractSet[int]) -> UserText:
         """Returns the user text without these messages."""

@@ -12,8 +12,7 @@ from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
 
 USER_TEXT_LABEL: Final = (
-    "What I said earlier, word for word. What I asked for in general still holds; where two lines differ, the later "
-    "one counts.\n\n<user_said>\n"
+    "What I said earlier, word for word. It still holds; a later line overrides an earlier one.\n<user_said>\n"
 )
 USER_TEXT_END: Final = "</user_said>"
 _FENCE_IN_TEXT: Final = re.compile(r"<(?=\s*/?\s*(?:user_said|earlier_conversation|quoted))", re.IGNORECASE)
@@ -30,14 +29,15 @@ def build_user_text_message(lines: Sequence[UserLine], find_raw_message: Callabl
     for one in lines:
         message = decode_item(bytes(find_raw_message(one.seq)))
         if text := message.text[one.start : one.end]:
-            rendered.append(render_user_line(text, message.name))
+            rendered.append(render_user_line(text, message.name, one.day))
     return ChatMessage.from_text("user", USER_TEXT_LABEL + "".join(rendered) + USER_TEXT_END)
 
 
-def render_user_line(text: str, name: str | None) -> str:
+def render_user_line(text: str, name: str | None, day: str = "") -> str:
     """Returns the line of a text, which may have several lines itself. It cannot close the fence. If it names its
     speaker, none of its own lines can pass for another speaker's."""
     text = _FENCE_IN_TEXT.sub("&lt;", text.strip())
+    text = f"({day}) {text}" if day else text
     speaker = " ".join((name or "").split())
     if not speaker:
         return f"- {text}\n"

@@ -6,7 +6,8 @@
 
 A sentence is kept only with every later sentence of that user that speaks of the same in rare words: a rule never
 stands without its withdrawal, whatever the withdrawal's wording. What binds most is taken strictly from the newest
-back, so a withdrawal in other words is kept before the rule. If a link is wrong, a sentence too many is kept.
+back, so a withdrawal in other words is kept before the rule; but a message with many rules takes no more than its
+share, so a pasted list drives no older rule out. If a link is wrong, a sentence too many is kept.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from app.context.user_text.binding import BINDS, LIST_ITEM, LIST_ITEM_LINE, MAY_BIND, rate_sentence
@@ -27,6 +29,8 @@ from app.conversation.search_terms import COMMON_TERMS, extract_terms
 MAX_ROOM_TOKENS: Final = 20_000
 MIN_HEAD_TOKENS: Final = 2_000
 """What the head may take where that is at most a quarter of the window: an AGENTS.md of usual length."""
+MAX_MESSAGE_RULES, LIST_SHARE = 8, 1 / 2
+"""A message with more sentences that may bind than the first is a list, and may take the second of its user's room."""
 MAX_LINKED: Final = 8
 """A word that more sentences have links none of them."""
 LINKED_SHARE: Final = 1 / 4
@@ -52,71 +56,55 @@ def compute_user_text_room(window: int, ratio: float) -> UserTextRoom:
     return UserTextRoom(room, max(room // 2, min(MIN_HEAD_TOKENS, window // 4)) if room else 0)
 
 
-class OwnMessage(NamedTuple):
-    """A user message with its parts, without those that the view need not show."""
+class LogText(NamedTuple):
+    """A log message in the words that the client shows now."""
 
     seq: int
-    name: str
-    text: str
-    parts: tuple[TextPart, ...]
-    is_in_head: bool
+    message: Item
+    day: str = ""
+    """The day on which it was said, if that is known. The first line of each day shows it."""
 
-    def is_whole(self, start: int, end: int) -> bool:
-        """Says whether a span is all of the message."""
-        return not (self.text[:start].strip() or self.text[end:].strip())
-
-    def build_line(self, start: int, end: int, count: CountSpan) -> UserLine:
-        return UserLine(self.seq, start, end, count(self, start, end), self.is_whole(start, end))
-
-    def list_lines(self, count: CountSpan, *, is_cut: bool = False) -> list[UserLine]:
-        """Returns the lines that show the message: one for each run of parts that stay.
-
-        Args:
-            is_cut: cut pasted parts to their beginnings and ends.
-        """
-        runs: list[tuple[int, int]] = []
-        for start, end, kind, _ in self.parts:
-            spans = [(start, end)]
-            if is_cut and kind == "pasted" and end - start > PASTED_HEAD_CHARS + PASTED_TAIL_CHARS:
-                spans = [(start, start + PASTED_HEAD_CHARS), (end - PASTED_TAIL_CHARS, end)]
-            for span in spans:
-                if runs and not self.text[runs[-1][1] : span[0]].strip():
-                    runs[-1] = runs[-1][0], span[1]
-                else:
-                    runs.append(span)
-        return [self.build_line(*run, count) for run in runs]
-
-
-CountSpan = Callable[[OwnMessage, int, int], int]
-"""Counts the tokens of the line that shows a span of a message."""
+    @property
+    def name(self) -> str:
+        return self.message.name or ""
 
 
 @dataclass(eq=False)
-class _Sentence:
-    build_line: Callable[[], UserLine]
-    name: str
-    is_in_head: bool
-    strength: int
-    heading: _Sentence | None
-    """The line in front of the list that this item belongs to."""
-    terms: frozenset[str]
-    needed: list[_Sentence] = field(default_factory=list)
+class _Piece:
+    """A sentence, or a piece of a pasted part."""
+
+    source: LogText
+    start: int
+    end: int
+    count: CountTokens
+    is_in_head: bool = False
+    is_pasted: bool = False
+    is_middle: bool = False
+    """Whether it is the middle of a long pasted part."""
+    strength: int = 0
+    needed: list[_Piece] = field(default_factory=list)
     """What must be kept with it."""
 
     @cached_property
     def line(self) -> UserLine:
-        """The line that shows it. Most sentences are never counted."""
-        return self.build_line()
+        """The line that shows it alone. Most pieces are never counted."""
+        return _build_line(self, self.end, self.source.day)
+
+    @cached_property
+    def terms(self) -> frozenset[str]:
+        terms = extract_terms(self.source.message.text[self.start : self.end])
+        return frozenset(one for one in terms if not one.isdigit()) - COMMON_TERMS
 
 
 def extend_user_text(
     known: UserText,
-    messages: Iterable[tuple[int, Item]],
+    messages: Iterable[LogText],
     *,
     before_seq: int,
     head_to: int,
     room: UserTextRoom,
     frame_tokens: int,
+    saved_tokens: int,
     count: CountTokens,
 ) -> UserText:
     """Returns the user text of the messages before `before_seq`.
@@ -126,178 +114,187 @@ def extend_user_text(
         messages: the user messages of the head, those with lines in `known`, and those from `known.before_seq` on, in
             the order of the log.
         head_to: the first answer's seq.
+        saved_tokens: how much shorter the view without user text is than the log. All is kept only if it takes less.
     """
-    room = room._replace(tokens=max(0, room.tokens - frame_tokens))
-    own = _select_own_messages(messages, head_to)
-    known_tokens = {(one.seq, one.start, one.end): one.tokens for one in known.lines}
-
-    def count_span(message: OwnMessage, start: int, end: int) -> int:
-        tokens = known_tokens.get((message.seq, start, end))
-        return count(render_user_line(message.text[start:end], message.name)) if tokens is None else tokens
-
-    lines: list[UserLine]
-    for is_cut in (False, True) if known.is_complete else ():
-        lines = [line for one in own for line in one.list_lines(count_span, is_cut=is_cut)]
-        with_head = min(_sum_tokens(one for one in lines if one.seq < head_to), room.head_tokens) + room.tokens // 2
-        if _sum_tokens(lines) <= max(room.tokens, with_head):
-            return UserText(before_seq, head_to, frame_tokens, True, tuple(lines))
-    places = None if known.is_complete else {one.place for one in known.lines}
-    sentences = [
-        sentence
-        for one in own
-        for sentence in _read_sentences(one, None if one.seq >= known.before_seq else places, count_span)
-    ]
-    lines = _Selection(own, sentences, count_span).choose_lines(room)
-    return UserText(before_seq, head_to, frame_tokens, False, tuple(sorted(lines, key=lambda one: one.place)))
+    tokens = max(0, room.tokens - frame_tokens)
+    own = _select_own_parts(messages, head_to)
+    pieces = [piece for source, parts in own for piece in _split_parts(source, parts, head_to, count)]
+    for shown in (pieces, [one for one in pieces if not one.is_middle]) if known.is_complete else ():
+        lines = _join_pieces(shown)
+        head = min(_sum_tokens(one for one in lines if one.seq < head_to), room.head_tokens)
+        if _sum_tokens(lines) <= min(saved_tokens - frame_tokens, max(tokens, head + tokens // 2)):
+            return UserText(before_seq, head_to, frame_tokens, True, lines)
+    if not known.is_complete:
+        pieces = [
+            one
+            for one in pieces
+            if one.is_in_head or one.source.seq >= known.before_seq or known.shows(one.source.seq, one.start)
+        ]
+    chosen = _Selection(tokens).choose_pieces(pieces, room.head_tokens)
+    lines = _join_pieces([one for one in pieces if one in chosen])
+    return UserText(before_seq, head_to, frame_tokens, False, lines)
 
 
 def _sum_tokens(lines: Iterable[UserLine]) -> int:
     return sum(one.tokens for one in lines)
 
 
-def _select_own_messages(messages: Iterable[tuple[int, Item]], head_to: int) -> list[OwnMessage]:
-    """Returns the user's own messages. Of instructions that are sent again, only the newest stay; of equal messages,
-    the newest. Instructions that the head has not had count as pasted."""
-    own: dict[tuple[str, str], OwnMessage] = {}
+def _build_line(piece: _Piece, end: int, day: str) -> UserLine:
+    """Returns the line that shows a message from a piece on, up to `end`."""
+    source = piece.source
+    text = source.message.text
+    tokens = piece.count(render_user_line(text[piece.start : end], source.name, day))
+    return UserLine(source.seq, piece.start, end, tokens, _is_whole(text, piece.start, end), day)
+
+
+def _is_whole(text: str, start: int, end: int) -> bool:
+    return not (text[:start].strip() or text[end:].strip())
+
+
+def _join_pieces(pieces: Sequence[_Piece]) -> tuple[UserLine, ...]:
+    """Returns the lines that show pieces, which are in the order of the log: one for pieces that follow each other."""
+    runs: list[tuple[_Piece, int]] = []
+    for one in pieces:
+        first, end = runs[-1] if runs else (one, one.start)
+        if runs and first.source is one.source and not one.source.message.text[end : one.start].strip():
+            runs[-1] = first, one.end
+        else:
+            runs.append((one, one.end))
+    days = [""] + [first.source.day for first, _ in runs]
+    return tuple(
+        _build_line(*run, run[0].source.day if run[0].source.day != before else "")
+        for run, before in zip(runs, days, strict=False)
+    )
+
+
+def _select_own_parts(messages: Iterable[LogText], head_to: int) -> list[tuple[LogText, list[TextPart]]]:
+    """Returns the user's own messages with their parts. Of instructions that are sent again, only the newest stay; of
+    equal messages, the newest. Instructions that the head has not had count as pasted."""
+    own: dict[tuple[str, str], tuple[LogText, list[TextPart]]] = {}
     newest: dict[str, int] = {}
     head_keys = set[str]()
-    for seq, message in messages:
-        text = message.text
-        if message.role != "user" or is_textual_result(text) or not text.strip():
+    for source in messages:
+        text = source.message.text
+        if source.message.role != "user" or is_textual_result(text) or not text.strip():
             continue
-        parts = []
-        for part in split_into_parts(text):
-            if part.kind == "instructions":
-                newest[part.key] = seq
-                head_keys |= {part.key} if seq < head_to else set()
-            if part.kind != "state":
-                parts.append(part if part.key in head_keys or not part.key else part._replace(kind="pasted"))
-        key = message.name or "", text
-        own.pop(key, None)
-        own[key] = OwnMessage(seq, message.name or "", text, tuple(parts), seq < head_to)
+        parts = [one for one in split_into_parts(text) if one.kind != "state"]
+        newest |= {one.key: source.seq for one in parts if one.key}
+        if source.seq < head_to:
+            head_keys |= {one.key for one in parts if one.key}
+        own.pop((source.name, text), None)
+        own[source.name, text] = (
+            source,
+            [one if one.key in head_keys or not one.key else one._replace(kind="pasted") for one in parts],
+        )
     return [
-        one._replace(parts=tuple(part for part in one.parts if newest.get(part.key, one.seq) == one.seq))
-        for one in own.values()
+        (source, [one for one in parts if newest.get(one.key, source.seq) == source.seq])
+        for source, parts in own.values()
     ]
 
 
-def _read_sentences(message: OwnMessage, places: set[tuple[int, int]] | None, count: CountSpan) -> Iterator[_Sentence]:
-    """Yields the sentences of a message that may be kept: those of the head, and those at `places`, or all."""
-    heading: _Sentence | None = None
-    has_list = len(LIST_ITEM_LINE.findall(message.text)) >= MIN_LIST_ITEMS
-    for part in message.parts:
-        is_in_head = part.kind == "instructions" or message.is_in_head
+def _split_parts(source: LogText, parts: Iterable[TextPart], head_to: int, count: CountTokens) -> Iterator[_Piece]:
+    """Yields the pieces of a message. A list item needs the line in front of its list."""
+    text = source.message.text
+    heading: _Piece | None = None
+    has_list = len(LIST_ITEM_LINE.findall(text)) >= MIN_LIST_ITEMS
+    for part in parts:
+        is_in_head = source.seq < head_to or part.kind == "instructions"
         if part.kind == "pasted":
+            edges = part.start + PASTED_HEAD_CHARS, part.end - PASTED_TAIL_CHARS
+            ends = [part.start, *(edges if edges[0] < edges[1] else ()), part.end]
+            for index, span in enumerate(pairwise(ends)):
+                yield _Piece(source, *span, count, is_in_head, is_pasted=True, is_middle=index == 1)
             continue
-        for start, end in split_into_sentences(message.text, part.start, part.end):
-            if not is_in_head and places is not None and (message.seq, start) not in places:
-                continue
-            text = message.text[start:end]
-            item = LIST_ITEM.match(text) if has_list else None
-            if item is None and not message.text[:start].endswith(" "):
+        for start, end in split_into_sentences(text, part.start, part.end):
+            item = LIST_ITEM.match(text, start, end) if has_list else None
+            if item is None and not text[:start].endswith(" "):
                 heading = None
             strength = rate_sentence(
-                text[item.end() :] if item else text,
+                text[item.end() if item else start : end],
                 is_list_item=bool(item),
-                is_whole_message=message.is_whole(start, end),
+                is_whole_message=_is_whole(text, start, end),
             )
-            terms = frozenset(one for one in extract_terms(text) if not one.isdigit()) - COMMON_TERMS
-            build_line = partial(message.build_line, start, end, count)
-            sentence = _Sentence(build_line, message.name, is_in_head, strength, heading if item else None, terms)
-            if text.endswith((":", "\uff1a")):
-                heading = sentence
-            yield sentence
+            needed = [heading] if item and heading else []
+            piece = _Piece(source, start, end, count, is_in_head, strength=strength, needed=needed)
+            if text[end - 1] in ":\uff1a":
+                heading = piece
+            yield piece
 
 
-@dataclass(eq=False)
+@dataclass
 class _Selection:
-    """What is chosen of sentences that do not all fit."""
+    """What is chosen of pieces that do not all fit in `tokens`."""
 
-    messages: Sequence[OwnMessage]
-    sentences: Sequence[_Sentence]
-    count: CountSpan
-    chosen: set[_Sentence] = field(default_factory=set)
+    tokens: int
+    chosen: set[_Piece] = field(default_factory=set)
+    rules_by_seq: Counter[int] = field(default_factory=Counter)
+    """How many sentences of a message may bind."""
+    tokens_by_seq: Counter[int] = field(default_factory=Counter)
+    """What the chosen pieces of a message take."""
 
-    def choose_lines(self, room: UserTextRoom) -> list[UserLine]:
-        """Returns the lines, in any order."""
-        _link_sentences(self.sentences)
-        head = [one for one in self.sentences if one.is_in_head]
-        whole_head = self._list_head_lines()
-        linked = self._close(head).difference(head)
-        left = room.tokens - min(_sum_tokens(whole_head), room.tokens // 2) - _count_tokens(linked)
-        if _sum_tokens(whole_head) <= room.head_tokens and left >= 0:
-            self.chosen.update(head, linked)
-        else:
-            whole_head = []
-            self._choose(sorted(head, key=lambda one: -one.strength), room.head_tokens)
-            left = room.tokens - min(_count_tokens(self.chosen), room.tokens // 2)
-        by_user = defaultdict[str, list[_Sentence]](list)
-        for one in reversed(self.sentences):
-            by_user[one.name].append(one)
+    def choose_pieces(self, pieces: Sequence[_Piece], head_tokens: int) -> set[_Piece]:
+        _link_sentences([one for one in pieces if not one.is_pasted])
+        self.rules_by_seq.update(one.source.seq for one in pieces if one.strength and not one.is_in_head)
+        head = sorted((one for one in pieces if one.is_in_head), key=lambda one: (one.is_pasted, -one.strength))
+        left, _ = self._add(head, head_tokens)
+        left = self.tokens - min(head_tokens - left, self.tokens // 2)
+        by_user = defaultdict[str, list[_Piece]](list)
+        for one in reversed(pieces):
+            by_user[one.source.name].append(one)
+        share = left // max(1, len(by_user))
         for own in by_user.values():
-            share, missed = self._choose((one for one in own if one.strength == BINDS), left // len(by_user))
+            binding = (one for one in own if one.strength == BINDS)
+            left, missed = self._add(binding, share)
             newer = own if missed is None else own[: own.index(missed)]
-            self._choose((one for one in newer if one.strength == MAY_BIND), share)
-        return [*whole_head, *(one.line for one in self.chosen if not (whole_head and one.is_in_head))]
+            self._add((one for one in newer if one.strength == MAY_BIND), left)
+        return self.chosen
 
-    def _list_head_lines(self) -> list[UserLine]:
-        """Returns the lines that show all of the head, also instructions that were sent again later."""
-        lines: list[UserLine] = []
-        for one in self.messages:
-            parts = one.parts if one.is_in_head else tuple(part for part in one.parts if part.kind == "instructions")
-            lines += one._replace(parts=parts).list_lines(self.count)
-        return lines
-
-    def _choose(self, ordered: Iterable[_Sentence], left: int) -> tuple[int, _Sentence | None]:
-        """Adds sentences in order, each with what it needs, until one does not fit.
+    def _add(self, ordered: Iterable[_Piece], left: int) -> tuple[int, _Piece | None]:
+        """Adds pieces in order, each with what it needs, until one does not fit. Of a long list, those beyond its share
+        are passed over.
 
         Returns:
-            The tokens that are left, and the sentence that does not fit.
+            The tokens that are left, and the piece that does not fit.
         """
+        list_tokens = left * LIST_SHARE
         for one in ordered:
-            added = self._close([one]) - self.chosen
-            if _count_tokens(added) > left:
+            seq, added = one.source.seq, _close(one) - self.chosen
+            tokens = _sum_tokens(piece.line for piece in added)
+            if self.rules_by_seq[seq] > MAX_MESSAGE_RULES and self.tokens_by_seq[seq] + tokens > list_tokens:
+                continue
+            if tokens > left:
                 return left, one
             self.chosen |= added
-            left -= _count_tokens(added)
+            self.tokens_by_seq[seq] += tokens
+            left -= tokens
         return left, None
 
-    def _close(self, sentences: Iterable[_Sentence]) -> set[_Sentence]:
-        """Returns sentences with all that must be kept with them."""
-        found = set[_Sentence]()
-        waiting = list(sentences)
-        while waiting:
-            one = waiting.pop()
-            if one not in found:
-                found.add(one)
-                waiting += one.needed
-        return found
+
+def _close(piece: _Piece) -> set[_Piece]:
+    """Returns a piece with all that must be kept with it."""
+    found = set[_Piece]()
+    waiting = [piece]
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += one.needed
+    return found
 
 
-def _count_tokens(sentences: Iterable[_Sentence]) -> int:
-    return _sum_tokens(one.line for one in sentences)
-
-
-def _link_sentences(sentences: Sequence[_Sentence]) -> None:
-    """Notes for each sentence what must be kept with it: the heading of its list, and later sentences of its user
-    that speak of the same."""
+def _link_sentences(sentences: Sequence[_Piece]) -> None:
+    """Notes for each sentence the later ones of its user that speak of the same: they must be kept with it."""
     by_term = defaultdict[tuple[str, str], list[int]](list)
     for index, one in enumerate(sentences):
         for term in one.terms:
-            by_term[one.name, term].append(index)
+            by_term[one.source.name, term].append(index)
     for index, one in enumerate(sentences):
-        if not (one.strength or one.is_in_head or one.heading):
-            continue
-        shared = Counter[int]()
-        for term in one.terms:
-            places = by_term[one.name, term]
-            if len(places) <= MAX_LINKED:
-                shared.update(at for at in places if at > index)
-        later = ((sentences[at], count) for at, count in shared.items())
-        one.needed = [
-            other
-            for other, count in later
-            if count >= LINKED_SHARE * len(other.terms) and (one.strength or other.strength)
-        ]
-        if one.heading is not None:
-            one.needed.append(one.heading)
+        if one.strength or one.is_in_head or one.needed:
+            places = (by_term[one.source.name, term] for term in one.terms)
+            shared = Counter(at for some in places if len(some) <= MAX_LINKED for at in some if at > index)
+            later = ((sentences[at], count) for at, count in shared.items())
+            one.needed += [
+                other
+                for other, count in later
+                if count >= LINKED_SHARE * len(other.terms) and (one.strength or other.strength)
+            ]

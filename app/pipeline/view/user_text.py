@@ -7,18 +7,17 @@ it; after that only what was kept of it is read again, at the next move.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Iterable
+from datetime import UTC
 from typing import Final
 
 from app.context.plan.budget import Budget
+from app.context.plan.outline import Plan
 from app.context.user_text.user_text import NO_USER_TEXT, UserText
 from app.context.user_text.user_text_message import count_user_text_frame_tokens
-from app.context.user_text.user_text_selection import compute_user_text_room, extend_user_text
+from app.context.user_text.user_text_selection import LogText, compute_user_text_room, extend_user_text
 from app.context.view.client_words import ClientWords
-from app.conversation.conversation_types import Conversation
-from app.conversation.item import Item
-from app.dialects.item_decoding import decode_item
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.pipeline.resolve.resolved_request import DROPPED_USER_TEXT, ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn
@@ -29,9 +28,6 @@ MAX_READ_MESSAGES: Final = 12_000
 """How many messages are read in one turn. Of a longer log nothing is shown until all of it was read, in the next
 turns."""
 MAX_HEAD_MESSAGES: Final = 64
-MAX_MESSAGES_ON_LOOP: Final = 32
-MAX_BYTES_ON_LOOP: Final = 32 * 1024
-"""More messages or bytes than this are read in a thread."""
 
 
 class UserTextReader:
@@ -42,9 +38,9 @@ class UserTextReader:
         self._message_counter = message_counter
 
     async def read_through(
-        self, turn: Turn, budget: Budget, words: ClientWords, known: UserText, to_seq: int
+        self, turn: Turn, budget: Budget, words: ClientWords, known: UserText, plan: Plan
     ) -> UserText:
-        """Returns the user text of the messages before `to_seq`, in the words that the client shows now.
+        """Returns the user text of the messages that a plan hides, in the words that the client shows now.
 
         Args:
             known: what is kept of the messages before `known.before_seq`.
@@ -53,41 +49,51 @@ class UserTextReader:
             StoreUnavailable: the log cannot be read.
         """
         resolved_request, policy = turn.resolved_request, turn.policy
-        to_seq = min(to_seq, known.before_seq + MAX_READ_MESSAGES)
+        to_seq = min(plan.boundary_seq, known.before_seq + MAX_READ_MESSAGES)
         head = range(min(known.head_to, MAX_HEAD_MESSAGES))
         wanted = {*head, *(one.seq for one in known.lines), *range(known.before_seq, to_seq)}
         messages = await self._read_messages(resolved_request, wanted)
         head_to = known.head_to
         if head_to == known.before_seq:
-            head_to = next((seq for seq, message in messages if message.role == "assistant"), to_seq)
+            head_to = next((one.seq for one in messages if one.message.role == "assistant"), to_seq)
         rewritten = dict(words.list_rewritten_messages())
-        gone_seqs = find_gone_seqs(resolved_request.conversation, words, (seq for seq, _ in messages))
+        gone_seqs = find_gone_seqs(resolved_request.conversation, words, (one.seq for one in messages))
+        # In raw tokens: what is shown must not change when the calibration learns.
+        room = compute_user_text_room(budget.window, policy.user_text_ratio)
+        # Half of the room may be taken from the oldest summaries, the other half is only what the view leaves.
+        shown_tokens = plan.prompt_tokens - sum(one.tokens for one in plan.user_text)
+        free_tokens = budget.compute_raw_tokens(budget.limit) - shown_tokens
         counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
-        extend = functools.partial(
+        # In a thread: splitting long text would block the event loop.
+        return await asyncio.to_thread(
             extend_user_text,
             known,
-            [(seq, rewritten.get(seq, message)) for seq, message in messages if seq not in gone_seqs],
+            [
+                LogText(one.seq, rewritten.get(one.seq, one.message), find_day(one, messages[0]))
+                for one in messages
+                if one.seq not in gone_seqs
+            ],
             before_seq=to_seq,
             head_to=head_to,
-            # In raw tokens: what is shown must not change when the calibration learns.
-            room=compute_user_text_room(budget.window, policy.user_text_ratio),
+            room=room._replace(tokens=max(min(room.tokens, free_tokens), room.tokens // 2)),
+            saved_tokens=plan.boundary.tokens_total - sum(one.tokens for one in plan.summaries),
             frame_tokens=count_user_text_frame_tokens(counter.count_message),
             count=counter.count,
         )
-        byte_count = sum(len(message.raw) for _, message in messages)
-        if len(messages) > MAX_MESSAGES_ON_LOOP or byte_count > MAX_BYTES_ON_LOOP:
-            return await asyncio.to_thread(extend)
-        return extend()
 
-    async def _read_messages(self, resolved_request: ResolvedRequest, wanted: set[int]) -> list[tuple[int, Item]]:
-        """Returns messages of the log with their seqs, in order."""
-        client_messages, conversation = resolved_request.client_messages, resolved_request.conversation
-        if resolved_request.is_aligned_by_index and client_messages is not None:
-            return [(seq, decode_item(bytes(client_messages[seq]))) for seq in sorted(wanted)]
+    async def _read_messages(self, resolved_request: ResolvedRequest, wanted: set[int]) -> list[LogMessage]:
+        """Returns messages of the log, in order."""
+        conversation = resolved_request.conversation
         ranges = list(merge_into_ranges(sorted(seq for seq in wanted if seq <= conversation.head_seq)))
         stored = await self._store.read_log_ranges(conversation, ranges) if ranges else []
-        entries = (*stored, *resolved_request.new_messages)
-        return [(entry.seq, entry.message) for entry in entries if entry.seq in wanted]
+        return [one for one in (*stored, *resolved_request.new_messages) if one.seq in wanted]
+
+
+def find_day(entry: LogMessage, first: LogMessage) -> str:
+    """Returns the day on which a message was stored, in UTC. Empty for what came together with the first message: it
+    may be an older history that the client brought along."""
+    moment = entry.created_at
+    return "" if moment is None or moment == first.created_at else moment.astimezone(UTC).date().isoformat()
 
 
 def select_valid_user_text(known: UserText, resolved_request: ResolvedRequest, words: ClientWords) -> UserText:

@@ -220,7 +220,7 @@ class ViewBuilder:
             if plan.boundary_seq <= known.before_seq or not reads:
                 return outline, plan, raised
             reads -= 1
-            known = await self._user_text_reader.read_through(turn, budget, words, known, plan.boundary_seq)
+            known = await self._user_text_reader.read_through(turn, budget, words, known, plan)
             outline = replace(outline, user_texts=(*outline.user_texts, known))
 
     def _build_outline(self, turn: Turn, budget: Budget, chain: SummaryChain, words: ClientWords) -> Outline:
@@ -404,15 +404,15 @@ class ViewBuilder:
         if resolved_request.client_messages is not None and resolved_request.is_aligned_by_index:
             return resolved_request.client_messages
         raw_messages = dict(known_messages) if isinstance(known_messages, Mapping) else {}
-        early_seqs = _find_early_seqs(plan) - raw_messages.keys()
-        stored = await _read_messages_by_seq(self._store, resolved_request.conversation, early_seqs, plan.boundary_seq)
-        new_early_messages = [
-            entry
-            for entry in resolved_request.new_messages
-            if entry.seq in early_seqs and entry.seq < plan.boundary_seq
-        ]
-        tail = await self.read_log_tail(resolved_request, plan.boundary_seq) if known_messages is None else []
-        raw_messages.update((entry.seq, entry.message.raw) for entry in (*stored, *new_early_messages, *tail))
+        conversation = resolved_request.conversation
+        tail_seq = plan.boundary_seq if known_messages is None else resolved_request.next_seq
+        early_seqs = {seq for seq in _find_early_seqs(plan) - raw_messages.keys() if seq < plan.boundary_seq}
+        ranges = [*merge_into_ranges(sorted(seq for seq in early_seqs if seq <= conversation.head_seq))]
+        if tail_seq <= conversation.head_seq:
+            ranges.append((tail_seq, conversation.head_seq + 1))
+        stored = await self._store.read_log_ranges(conversation, ranges) if ranges else []
+        new = (entry for entry in resolved_request.new_messages if entry.seq in early_seqs or entry.seq >= tail_seq)
+        raw_messages.update((entry.seq, entry.message.raw) for entry in (*stored, *new))
         return raw_messages
 
 

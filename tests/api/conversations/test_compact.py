@@ -52,8 +52,7 @@ async def watched(gateway: World, **wish: Any) -> list[dict[str, Any]]:
 
 async def test_a_compaction_is_made_at_once_and_holds_for_the_next_turns() -> None:
     upstream = model()
-    # Without user text, which is most of this conversation and stays.
-    async with world(upstream, window=WINDOW, policies={"additive": {"user_text_ratio": 0}}) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 12)
         told = await done(gateway, "POST", "c/compact")
         assert (told["object"], told["ran"], told["outcome"]) == ("conversation.compaction", True, "completed")
@@ -66,7 +65,8 @@ async def test_a_compaction_is_made_at_once_and_holds_for_the_next_turns() -> No
         assert body["context_status"] == "summarized"
         view = shown(upstream)[-1]
         assert summary["text"] in str(view[0]["content"])
-        assert [message["content"] for message in view[1::2]] == [question(number, 60) for number in range(8, 13)]
+        assert "<user_said>" in str(view[1]["content"])
+        assert [message["content"] for message in view[2::2]] == [question(number, 60) for number in range(8, 13)]
         assert len(summaries_asked(upstream)) == 1
         told = await done(gateway, "GET", "c/context")
         assert told["status"] == "summarized"

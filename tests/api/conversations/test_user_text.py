@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ import pytest
 from tests.live import ScriptedUpstream, gateway, serving
 from tests.support.conversations_client import done, refused
 from tests.support.gateway import Messages, World, answered, answering, assistant, long_history, shown, user, world
+from tests.support.memory_store import MemoryStore
+from tests.support.messages_world import MessagesUpstream, join_message, messages_world
 
 WINDOW = 4096
 RULE = "From now on, always answer in French."
+DAY = re.compile(r"^\(\d{4}-\d\d-\d\d\) ")
 PLAIN = {"additive": {"recall": "off", "prepare_ratio": 1}, "without": {"user_text_ratio": 0, "prepare_ratio": 1}}
 
 
@@ -23,7 +28,7 @@ def lines(view: Messages) -> list[str]:
     """The user text in a view; none if it shows no such message."""
     contents = [message["content"] for message in view if "<user_said>" in str(message["content"])]
     assert len(contents) <= 1
-    return [line[2:] for content in contents for line in content.split("\n") if line.startswith("- ")]
+    return [DAY.sub("", line[2:]) for content in contents for line in content.split("\n") if line.startswith("- ")]
 
 
 def rules(view: Messages) -> list[str]:
@@ -87,6 +92,39 @@ async def test_the_view_begins_with_the_same_bytes_until_the_boundary_moves() ->
         await gateway.say(history)
         said = rules(shown(upstream)[-1])
         assert said == [RULE, "Never mention onions.", "Answer in German from now on."]
+
+
+async def test_what_was_said_on_other_days_than_the_beginning_has_its_day() -> None:
+    upstream = ScriptedUpstream(default=answering)
+    began = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    moments = iter(began + timedelta(minutes=20 * step) for step in range(100_000))
+    async with world(
+        upstream, window=WINDOW, policies=PLAIN, store=MemoryStore(clock=lambda: next(moments))
+    ) as gateway:
+        await say_each(gateway, [user(RULE), user("I prefer tea."), *long_history(50)[::2]])
+        (said,) = [str(one["content"]) for one in shown(upstream)[-1] if "<user_said>" in str(one["content"])]
+        days = re.findall(r"^- \((\S+)\)", said, re.MULTILINE)
+        assert f"- {RULE}\n" in said
+        assert days[0] == "2026-11-20"
+        assert days == sorted(set(days))
+        assert len(days) > 1
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_the_messages_api_tells_it_too(is_streamed: bool) -> None:
+    history = [{"role": "user", "content": RULE}, {"role": "assistant", "content": "Oui."}]
+    for turn in range(40):
+        history += [
+            {"role": "user", "content": f"Question {turn}: {'why ' * 60}"},
+            {"role": "assistant", "content": "So."},
+        ]
+    async with messages_world(MessagesUpstream(), window=WINDOW, policies=PLAIN) as gateway:
+        asked = [*history, {"role": "user", "content": "And?"}]
+        body = join_message(await gateway.stream_events(asked)) if is_streamed else await gateway.create(asked)
+        told = body["context"]["user_text"]
+        assert told["messages"] == told["verbatim"] + told["shortened"] + told["left_out"]
+        assert told["verbatim"] >= 1
+        assert f"- {RULE}\n" in str(gateway.upstream.requests[-1]["messages"])
 
 
 async def test_a_user_message_that_is_shown_as_user_text_is_not_quoted() -> None:

@@ -18,7 +18,12 @@ from app.context.user_text.user_text_message import (
     count_user_text_frame_tokens,
     render_user_line,
 )
-from app.context.user_text.user_text_selection import UserTextRoom, compute_user_text_room, extend_user_text
+from app.context.user_text.user_text_selection import (
+    LogText,
+    UserTextRoom,
+    compute_user_text_room,
+    extend_user_text,
+)
 from app.conversation.item import Item
 from app.dialects.body.message import ChatMessage
 from tests.context.planned_conversation import COUNT, Body, World, assistant, result, user, words
@@ -56,18 +61,25 @@ def log_of(bodies: Sequence[Body]) -> list[tuple[int, Item]]:
 
 
 def keep(
-    bodies: Sequence[Body], tokens: int, *, known: UserText = NO_USER_TEXT, head_to: int = 1, head_tokens: int = 0
+    bodies: Sequence[Body],
+    tokens: int,
+    *,
+    known: UserText = NO_USER_TEXT,
+    head_to: int = 1,
+    head_tokens: int = 0,
+    saved_tokens: int = 1_000_000,
 ) -> UserText:
     """The user text of a log, whose room leaves `tokens` beside the frame."""
     log = log_of(bodies)
     kept = {one.seq for one in known.lines}
     return extend_user_text(
         known,
-        [(seq, one) for seq, one in log if seq < head_to or seq in kept or seq >= known.before_seq],
+        [LogText(seq, one) for seq, one in log if seq < head_to or seq in kept or seq >= known.before_seq],
         before_seq=len(log),
         head_to=head_to,
         room=UserTextRoom(tokens + FRAME, head_tokens or tokens // 2),
         frame_tokens=FRAME,
+        saved_tokens=saved_tokens,
         count=COUNT.count,
     )
 
@@ -108,15 +120,52 @@ def test_pasted_parts_give_way_first() -> None:
     assert [one.is_whole for one in kept.lines] == [True, True, False, False, True]
 
 
+def test_all_is_kept_only_if_the_view_is_shorter_with_it_than_the_log() -> None:
+    log = said(RULES[0][0], *PLAIN)
+    assert keep(log, 400, saved_tokens=FRAME + 60).is_complete
+    kept = keep(log, 400, saved_tokens=FRAME + 30)
+    assert (kept.is_complete, shown(log, kept)) == (False, ["Hi.", RULES[0][0]])
+
+
+def test_the_first_line_of_each_day_shows_the_day() -> None:
+    days = ("", "2026-11-20", "2026-11-20", "", "2026-11-22")
+    texts = [LogText(seq, ChatMessage.from_body(user(f"Line {seq}.")), day) for seq, day in enumerate(days)]
+    kept = extend_user_text(
+        NO_USER_TEXT,
+        texts,
+        before_seq=5,
+        head_to=1,
+        room=UserTextRoom(500, 100),
+        frame_tokens=FRAME,
+        saved_tokens=500,
+        count=COUNT.count,
+    )
+    message = build_user_text_message(kept.lines, lambda seq: texts[seq].message.raw)
+    assert [line for line in message.text.split("\n") if line.startswith("- ")] == [
+        "- Line 0.",
+        "- (2026-11-20) Line 1.",
+        "- Line 2.",
+        "- Line 3.",
+        "- (2026-11-22) Line 4.",
+    ]
+    assert COUNT.count_message(message) == kept.count_tokens(kept.lines)
+
+
+def test_a_long_list_drives_no_older_rule_out() -> None:
+    listed = "\n".join(f"Never forget number {number}." for number in range(100))
+    log = said("Never suggest peanuts.", "It rained.", f"This hangs on the wall:\n{listed}", "I see.")
+    texts = shown(log, keep(log, 100))
+    assert "Never suggest peanuts." in texts
+    assert any("number" in text for text in texts)
+
+
 def test_then_the_head_and_what_binds_stay() -> None:
     plain = [f"{PLAIN[0]} {number} The cellar was full." for number in range(40)]
     log = said("Never suggest peanuts.", *plain[:20], "Rules:\n- Tabs, not spaces\n- Metric units", *plain[20:])
     assert shown(log, keep(log, 60)) == [
         "Hi.",
         "Never suggest peanuts.",
-        "Rules:",
-        "- Tabs, not spaces",
-        "- Metric units",
+        "Rules:\n- Tabs, not spaces\n- Metric units",
     ]
 
 
@@ -194,7 +243,7 @@ def test_what_is_kept_fits_and_says_what_the_user_said(texts: list[str], room: i
     head_tokens = sum(one.tokens for one in kept.lines if one.seq < 1)
     assert kept.count_tokens(kept.lines) <= max(room + FRAME, head_tokens + room // 2 + FRAME)
     by_seq = dict(log_of(log))
-    places = [one.place for one in kept.lines]
+    places = [(one.seq, one.start) for one in kept.lines]
     assert places == sorted(set(places))
     assert all(one.end <= len(by_seq[one.seq].text) and by_seq[one.seq].role == "user" for one in kept.lines)
     message = build_user_text_message(kept.lines, lambda seq: by_seq[seq].raw)

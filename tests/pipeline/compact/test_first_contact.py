@@ -19,8 +19,7 @@ from tests.support.gateway import assistant, is_summary, pick_word, summaries_as
 COUNTER = ChatCounter(load_tokenizer("o200k_base"))
 HISTORY_TOKENS = 20_000
 SUMMARY = " ".join(f"fact{number}" for number in range(60))
-AHEAD = {"additive": {"prepare_ratio": 0.6, "blocking": False, "user_text_ratio": 0}}
-"""Without user text, which takes room of the oldest summaries until they are folded."""
+AHEAD = {"additive": {"prepare_ratio": 0.6, "blocking": False}}
 
 
 @dataclass
