@@ -93,7 +93,7 @@ docs: setup  ## write the configuration reference and its JSON schema anew, and 
 
 lock: setup  ## resolve the dependencies anew and write the locks
 	@$(LOCK) --extra fast --extra otel --upgrade --output-file requirements.lock pyproject.toml
-	@$(LOCK) --extra fast --extra otel --group dev --upgrade --constraint requirements.lock \
+	@$(LOCK) --extra fast --extra otel --extra semantic --group dev --upgrade --constraint requirements.lock \
 		--output-file requirements-dev.lock pyproject.toml
 	@printf 'openai\n' | $(LOCK) --upgrade --constraint requirements-dev.lock --output-file demo/requirements.lock -
 	@$(LOCK) --upgrade --output-file tests/integrations/requirements.lock tests/integrations/requirements.in

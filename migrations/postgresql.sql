@@ -191,6 +191,16 @@ CREATE TABLE message_terms (
 
 CREATE INDEX message_terms_terms ON message_terms USING gin (terms) WITH (fastupdate = on, gin_pending_list_limit = 128);
 
+CREATE TABLE message_vectors (
+	root TEXT NOT NULL,
+	conversation_id TEXT NOT NULL,
+	model TEXT NOT NULL,
+	seq INTEGER NOT NULL,
+	link BYTEA NOT NULL,
+	vectors BYTEA NOT NULL,
+	CONSTRAINT message_vectors_pkey PRIMARY KEY (root, conversation_id, model, seq)
+);
+
 CREATE TABLE messages (
 	root TEXT NOT NULL,
 	conversation_id TEXT NOT NULL,

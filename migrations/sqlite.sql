@@ -184,6 +184,16 @@ CREATE TABLE leases (
 	CONSTRAINT leases_pkey PRIMARY KEY (root, "key")
 );
 
+CREATE TABLE message_vectors (
+	root TEXT NOT NULL,
+	conversation_id TEXT NOT NULL,
+	model TEXT NOT NULL,
+	seq INTEGER NOT NULL,
+	link BLOB NOT NULL,
+	vectors BLOB NOT NULL,
+	CONSTRAINT message_vectors_pkey PRIMARY KEY (root, conversation_id, model, seq)
+);
+
 CREATE TABLE messages (
 	root TEXT NOT NULL,
 	conversation_id TEXT NOT NULL,

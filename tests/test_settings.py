@@ -430,6 +430,12 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
             "policies.fade.summarizer.fallbacks[1]",
         ),
         (OPENAI + "models: {a: {provider: openai, policy: prun}}", "there is no policy 'prun'; did you mean 'prune'?"),
+        (
+            OPENAI + "models: {a: {provider: openai}}\n"
+            "policies: {additive: {recall_embeddings: {provider: opnai, model: small}}}",
+            "there is no provider 'opnai'; did you mean 'openai'?",
+        ),
+        ("policies: {additive: {recall_embeddings: {model: small}}}", "missing: the provider of 'small'"),
         ("policies: {checkpoint: {trigger: {type: token_rato, value: 1}}}", "did you mean 'token_ratio'?"),
         ("policies: {checkpoint: {trigger: {type: token_ratio}}}", "policies.checkpoint.trigger.value"),
         ("policies: {checkpoint: {trigger: {type: token_ratio, value: 70}}}", "expected less than 1"),

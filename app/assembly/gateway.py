@@ -22,6 +22,7 @@ from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.providers_and_routes import (
     build_context_windows,
     build_deployment_routes,
+    build_embedders,
     build_learned_limits,
     build_policy,
     build_providers,
@@ -60,6 +61,7 @@ from app.pipeline.resolve.client_history import PrefixMemory
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.response_delivery import ResponseDelivery
+from app.pipeline.view.meaning_search import MeaningSearch
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.quotations import QuotationBuilder
@@ -155,10 +157,11 @@ class Gateway:
             for purpose in ("answer", "summary")
         )
         self.calibration_slopes = CalibrationSlopes()
+        self.policies = {name: build_policy(settings, name) for name in settings.policies}
         self.model_contexts = ModelContexts(
             routes=self.router.routes,
             windows=self.context_windows,
-            policies={name: build_policy(settings, name) for name in settings.policies},
+            policies=self.policies,
             default_policy=settings.default_policy,
             model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
             calibration_slopes=self.calibration_slopes,
@@ -268,7 +271,13 @@ class Gateway:
             overflow_recovery=OverflowRecovery(view_builder=self.view_builder, turn_compactor=self.turn_compactor),
             search_tool_loop=self.search_tool_loop,
             quotation_builder=QuotationBuilder(
-                view_builder=self.view_builder, message_search=self.message_search, message_counter=counter, tasks=tasks
+                view_builder=self.view_builder,
+                message_search=self.message_search,
+                meaning_search=MeaningSearch(
+                    self.store, build_embedders(self.policies.values(), self.providers), tasks
+                ),
+                message_counter=counter,
+                tasks=tasks,
             ),
             pin_updater=self.pin_updater,
             model_contexts=self.model_contexts,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -15,6 +15,7 @@ from app.context.plan.policy import (
     MAX_SUMMARY_TOKENS,
     CheckpointTrigger,
     ContextPolicy,
+    EmbeddingModel,
     ReasoningClearing,
     SummarizerPolicy,
     ToolResultClearing,
@@ -28,6 +29,7 @@ from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.request_checks import SIMULATED_PREFIX, parse_window_from_name
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
+from app.upstream.embeddings import Embedder, LocalEmbedder, ProviderEmbedder
 from app.upstream.http.aiohttp_transport import load_trusted_ca_context
 from app.upstream.http.http_client_contract import HttpTimeouts
 from app.upstream.protocols.anthropic_provider import AnthropicProvider
@@ -65,7 +67,22 @@ def build_policy(settings: Settings, name: str) -> ContextPolicy:
         if part == "summarizer" and part_values["max_summary_tokens"] is None:
             part_values["max_summary_tokens"] = MAX_SUMMARY_TOKENS[values["kind"]]
         values[part] = part_class(**part_values)
+    embeddings = settings.policies[name].recall_embeddings
+    values["recall_embeddings"] = embeddings.model and EmbeddingModel(embeddings.provider, embeddings.model)
     return ContextPolicy(name=name, **values)
+
+
+def build_embedders(
+    policies: Iterable[ContextPolicy], providers: Mapping[str, UpstreamProvider]
+) -> dict[EmbeddingModel, Embedder]:
+    """Builds each embedding model that a policy names."""
+    return {
+        model: LocalEmbedder(model.model)
+        if model.provider is None
+        else ProviderEmbedder(providers[model.provider], model.model)
+        for model in {policy.recall_embeddings for policy in policies}
+        if model is not None
+    }
 
 
 def build_learned_limits(settings: Settings, now: Callable[[], datetime] = utc_now) -> LearnedLimits:

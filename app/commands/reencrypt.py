@@ -64,6 +64,7 @@ async def _reencrypt_store(settings: Settings, progress: CommandProgress) -> tup
             progress.set_total(len([None async for _ in stream_conversations(store)]))
         async with aclosing(LeaseKeeper(store, holder=uuid.uuid4().hex)) as leases:
             leases.start()
+            await store.clear_vectors()  # sealed with another key, and made anew
             if not store.is_fully_searchable:
                 await store.clear_search_index()  # its hashes would reveal the words
             return await rewrite_all(cast(EncryptedStore, store), leases, progress)

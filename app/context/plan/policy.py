@@ -84,6 +84,14 @@ class ReasoningClearing:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingModel:
+    """A model that turns texts into vectors, for quotations by meaning. Without a provider it runs in this process."""
+
+    provider: str | None
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContextPolicy:
     """Parameters of a policy. Ratios are shares of the context window unless said otherwise."""
 
@@ -103,6 +111,8 @@ class ContextPolicy:
     """Whether old messages that match the newest one are quoted, or the model may search for them; None: by kind."""
     recall_ratio: float = 0.15
     """The share of the window that a quotation may take (`app.pipeline.view.quotations`)."""
+    recall_embeddings: EmbeddingModel | None = None
+    """The model by which quotations are searched for by meaning, too; None: by words only."""
     restore: RestoreMode = "quotes"
     """Whether messages that the client leaves out of its history may be quoted."""
     user_text_ratio: float = 0.15

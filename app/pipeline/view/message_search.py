@@ -51,6 +51,14 @@ class MessageSearch:
         await self.index_messages(conversation, end)
         return await self._store.search_log(conversation, terms=terms, from_seq=from_seq, before_seq=end, limit=limit)
 
+    async def read_messages(self, conversation: Conversation, seqs: Sequence[int]) -> list[LogMessage]:
+        """Returns messages of a log.
+
+        Raises:
+            StoreUnavailable: they cannot be read.
+        """
+        return await self._store.read_log_ranges(conversation, [(seq, seq + 1) for seq in seqs])
+
     async def index_messages(self, conversation: Conversation, before_seq: int) -> None:
         """Indexes the messages before `before_seq` that are not indexed yet.
 

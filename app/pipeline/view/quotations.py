@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import Quotation
 from app.context.plan.policy import ContextPolicy
+from app.context.quote.meaning import PassagePlace
 from app.context.quote.question_terms import extract_question_terms
-from app.context.quote.quote_selection import choose_quotation
+from app.context.quote.quote_selection import asks_about_conversation, choose_quotation
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_message_terms
 from app.dialects.item_decoding import decode_item
@@ -29,6 +30,7 @@ from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
+from app.pipeline.view.meaning_search import MeaningSearch
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import SearchHit
@@ -68,6 +70,7 @@ class QuotationBuilder:
 
     view_builder: ViewBuilder
     message_search: MessageSearch
+    meaning_search: MeaningSearch
     message_counter: MessageCounter
     tasks: BackgroundTasks
 
@@ -112,6 +115,8 @@ class QuotationBuilder:
         if has_filled_quotation:
             filled_tokens = min(int(filled_tokens * LATER_FILLED_SHARE), remaining_tokens)
         found = await self._find_candidates(turn.resolved_request, question, view.plan.boundary_seq)
+        meant = await self._find_meant_passages(turn, question, view.plan.boundary_seq)
+        found = await self._add_meant_messages(turn.resolved_request.conversation, found, meant)
         candidates = [
             replace(one, message=view.words.quote_message(one.message))
             for one in found
@@ -128,6 +133,7 @@ class QuotationBuilder:
             choose_quotation,
             question,
             candidates,
+            meant=meant,
             before_seq=newest_user_message.seq,
             max_tokens=min(max(share_tokens, filled_tokens), remaining_tokens),
             max_filled_tokens=filled_tokens,
@@ -142,10 +148,6 @@ class QuotationBuilder:
     ) -> Sequence[SearchHit]:
         """Returns the messages that may be quoted: what a search finds for the question's terms, best first, then the
         neighbours. If many messages are not indexed yet, the client's own messages are searched instead.
-
-        Another source of candidates, such as embeddings, would add its messages here, each as a `SearchHit`. A message
-        that shares no term with the question has no score: it is quoted only if a quoted message stands next to it, or
-        to fill the room (`quote_selection`).
         """
         conversation = resolved_request.conversation
         terms = list(extract_question_terms(question))
@@ -165,6 +167,26 @@ class QuotationBuilder:
             for seq, raw in enumerate(resolved_request.client_messages[:before_seq])
         ]
         return await asyncio.to_thread(search_unstored_messages, entries, terms)
+
+    async def _find_meant_passages(self, turn: Turn, question: str, before_seq: int) -> list[PassagePlace]:
+        """Returns the passages that mean what a short question asks for, if the policy names an embedding model."""
+        model, resolved_request = turn.policy.recall_embeddings, turn.resolved_request
+        if model is None or resolved_request.is_log_unstored or not asks_about_conversation(question):
+            return []
+        return await self.meaning_search.find_passages(
+            resolved_request.conversation, model, question, before_seq=before_seq
+        )
+
+    async def _add_meant_messages(
+        self, conversation: Conversation, found: Sequence[SearchHit], meant: Sequence[PassagePlace]
+    ) -> Sequence[SearchHit]:
+        """Returns the candidates with the messages of passages, and the messages after these, which may answer."""
+        known = {one.message.seq for one in found}
+        wanted = sorted({seq for place in meant for seq in (place.seq, place.seq + 1)} - known)
+        if not wanted:
+            return found
+        entries = await self.message_search.read_messages(conversation, wanted)
+        return [*found, *(SearchHit(entry, None) for entry in entries)]
 
     async def _index_in_background(self, conversation: Conversation, before_seq: int) -> None:
         try:

@@ -56,6 +56,15 @@ class SearchHit(msgspec.Struct, frozen=True):
     """
 
 
+class MessageVectors(msgspec.Struct, frozen=True):
+    """What the passages of a message mean, as `context.quote.meaning` encodes it."""
+
+    seq: int
+    link: bytes
+    """The message's link."""
+    vectors: bytes
+
+
 class LogAppend(msgspec.Struct, frozen=True):
     """Messages to add to a log, all or none.
 
@@ -259,6 +268,19 @@ class ConversationStore(Protocol):
 
     async def clear_search_index(self) -> None:
         """Deletes the index of all tenants: every conversation must be indexed anew."""
+
+    async def add_vectors(self, conversation: Conversation, *, model: str, vectors: Sequence[MessageVectors]) -> None:
+        """Stores vectors of messages of a conversation's log, in the place of those by the same model. Messages that
+        are not stored, or are redacted, are skipped. A message's vectors are erased with it."""
+
+    async def read_vectors(
+        self, conversation: Conversation, *, model: str, from_seq: int, before_seq: int
+    ) -> list[MessageVectors]:
+        """Returns the vectors by a model of the messages `[from_seq, before_seq)` of a conversation's log, including
+        those in rows of ancestors, in order. Messages without vectors are left out."""
+
+    async def clear_vectors(self) -> None:
+        """Deletes the vectors of all tenants. They are made anew when a question needs them."""
 
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, cast
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, StoredCompletion, Summary
-from app.store.contract.conversations import LogAppend, PendingAppend, SearchHit
+from app.store.contract.conversations import LogAppend, MessageVectors, PendingAppend, SearchHit
 from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import FieldSealer, is_sealed_message
@@ -113,6 +113,15 @@ class EncryptedStore:
         """Indexes messages; does nothing while a key is active, since an index would reveal the words."""
         if self.is_fully_searchable:
             await self.inner.index_messages(conversation, entries)
+
+    async def add_vectors(self, conversation: Conversation, *, model: str, vectors: Sequence[MessageVectors]) -> None:
+        sealed = [self._sealer.seal(conversation.tenant, one) for one in vectors]
+        await self.inner.add_vectors(conversation, model=model, vectors=sealed)
+
+    async def read_vectors(self, conversation: Conversation, **named: Any) -> list[MessageVectors]:
+        found = await self.inner.read_vectors(conversation, **named)
+        # In a thread: those of a long conversation have megabytes.
+        return await asyncio.to_thread(lambda: [self._sealer.unseal(conversation.tenant, one) for one in found])
 
     async def search_log(self, conversation: Conversation, **named: Any) -> list[SearchHit]:
         """As `ConversationStore.search_log`. While a key is active, only the newest messages of a long range are

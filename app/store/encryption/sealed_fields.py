@@ -24,7 +24,7 @@ from app.conversation.conversation_types import (
     Summary,
 )
 from app.dialects.item_decoding import decode_item
-from app.store.contract.conversations import ConversationHit, LinkMatch, SearchHit
+from app.store.contract.conversations import ConversationHit, LinkMatch, MessageVectors, SearchHit
 from app.store.encryption.cipher import SEALED_PREFIX, Cipher
 
 SEALED_JSON_KEY: Final = "enc"
@@ -139,6 +139,10 @@ def _convert(codec: _Sealing | _Unsealing, tenant: str, value: Any) -> Any:
             place = _build_place("state", value.tenant, value.id)
             state = codec.convert_state(value.state, place)
             return value if state is value.state else replace(value, state=state)
+        case MessageVectors():
+            # Vectors are bytes, and sealed text is text: sealed bytes are its ASCII.
+            place = _build_place("vectors", tenant, value.link.hex())
+            return replace(value, vectors=codec.text(value.vectors, place))
         case StoredCompletion(tenant=owner, id=completion_id):
             return replace(
                 value,

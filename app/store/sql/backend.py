@@ -17,7 +17,7 @@ import orjson
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, StoredCompletion, Summary
 from app.conversation.identity import extract_family_root
 from app.errors import StoreUnavailable
-from app.store.contract.conversations import SearchHit
+from app.store.contract.conversations import MessageVectors, SearchHit
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import (
@@ -43,6 +43,7 @@ from app.store.sql.rows import (
     encode_json,
     lease_values,
 )
+from app.store.sql.vectors import add_vectors
 
 Result = TypeVar("Result")
 
@@ -74,6 +75,10 @@ MAX_SELECTS: Final = 64
 _SELECT_MESSAGES: Final = f"""
     SELECT {", ".join(MESSAGE_COLUMNS)} FROM messages
     WHERE root = :root AND conversation_id = :id{{n}} AND seq >= :from_seq{{n}} AND seq < :to_seq{{n}}"""
+_SELECT_VECTORS: Final = """
+    SELECT seq, link, vectors FROM message_vectors
+    WHERE root = :root AND conversation_id = :id AND model = :model AND seq >= :from_seq AND seq < :to_seq
+    ORDER BY seq"""
 _SELECT_CLIENT_VERSIONS: Final = f"""
     SELECT {", ".join(CLIENT_VERSION_COLUMNS)} FROM client_versions
     WHERE root = :root AND conversation_id = :id{{n}} AND since_seq <= :until_seq{{n}}"""
@@ -226,6 +231,31 @@ class SqlStore(SqlLimits):
             return []
         message_count = count_range_messages(conversation, from_seq, before_seq)
         return await self._search_segments(conversation.root, segments, hash_terms(terms), message_count, limit)
+
+    async def add_vectors(self, conversation: Conversation, *, model: str, vectors: Sequence[MessageVectors]) -> None:
+        await self._run_transaction(lambda: add_vectors(self._dialect, conversation, model, vectors))
+
+    async def read_vectors(
+        self, conversation: Conversation, *, model: str, from_seq: int, before_seq: int
+    ) -> list[MessageVectors]:
+        segments = find_segments(conversation.lineage_with_self, max(from_seq, 0), before_seq)
+        found: list[MessageVectors] = []
+        for one in segments:
+            rows = await self._execute_long_read(
+                *self._dialect.build_statement(
+                    _SELECT_VECTORS,
+                    root=conversation.root,
+                    model=model,
+                    id=one.conversation_id,
+                    from_seq=one.from_seq,
+                    to_seq=one.to_seq,
+                )
+            )
+            found += [MessageVectors(*row) for row in rows]
+        return found
+
+    async def clear_vectors(self) -> None:
+        await self._write_rows("DELETE FROM message_vectors")
 
     async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
         await self._run_transaction(lambda: conversation_transactions.replace_marks(self._dialect, conversation, marks))

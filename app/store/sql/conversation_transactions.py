@@ -32,7 +32,7 @@ from app.store.redaction_effects import (
     sum_token_deltas,
     update_marks_for_redactions,
 )
-from app.store.sql import fingerprints, summary_transactions
+from app.store.sql import fingerprints, summary_transactions, vectors
 from app.store.sql.dialects import SearchIndexCleanup, SqlDialect, TransactionSteps
 from app.store.sql.rows import (
     COMPLETION_COLUMNS,
@@ -82,6 +82,7 @@ def erase_conversation(
     own = {"root": root, "id": conversation.id}
     for table, erase, is_behind, through_seq in (
         ("messages", "DELETE FROM messages", "seq > :through", plan.kept_through),
+        ("message_vectors", "DELETE FROM message_vectors", "seq > :through", plan.kept_through),
         ("client_versions", "DELETE FROM client_versions", "since_seq > :through", plan.inherited_through),
         # seq < 0 is the anchor of the conversation as a whole.
         ("anchors", "DELETE FROM anchors", "(seq < 0 OR seq > :through)", plan.inherited_through),
@@ -188,6 +189,7 @@ def redact_messages(
             meta=encode_optional_json(entry.meta),
         )
         yield from search_index.remove_message(tenant=tenant, root=root, conversation_id=owner_id, seq=entry.seq)
+        yield from vectors.remove_vectors(dialect, root, owner_id, entry.seq)
     yield from fingerprints.spend_redacted_places(dialect, root, changes)
     # A process may be making a summary from the old text. Without its lease it cannot store the summary.
     for prefix in SUMMARY_LEASE_PREFIXES:
@@ -276,6 +278,7 @@ def _copy_rows(
                 from_seq=one.from_seq,
                 to_seq=one.to_seq,
             )
+            yield from vectors.copy_vectors(dialect, root, one.conversation_id, copier, one.from_seq, one.to_seq)
     for member in copies.changed:
         yield (
             dialect.statements.change_lineage,

@@ -267,6 +267,19 @@ tenant_scopes = Table(
 )
 """The conversations that have any term in the search index."""
 
+message_vectors = Table(
+    "message_vectors",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("link", LargeBinary(16), nullable=False),
+    Column("vectors", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("root", "conversation_id", "model", "seq", name="message_vectors_pkey"),
+)
+"""What the passages of messages mean, as vectors of an embedding model (`context.quote.meaning`)."""
+
 completions = Table(
     "completions",
     metadata,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import httpx
 import orjson
 
 from app.context.plan.policy import ContextPolicy
+from app.observability.metric_families import BACKGROUND_TASKS
 from app.settings.configuration_errors import ConfigurationError
 from tests.benchmarks.quality.model import MARK, ScriptedModel
 from tests.live import gateway, serving
@@ -106,6 +108,15 @@ class Client:
         raw = b"".join(pieces)
         body = {} if fields.get("stream") else orjson.loads(raw)
         return Asked(answer.status_code, body, began, first_byte, time.monotonic())
+
+    async def wait_for_background_tasks(self) -> None:
+        """Wait until the gateway does nothing more for the answers that it has given."""
+        while True:
+            metrics = await self._http.get(str(self._http.base_url.join("/metrics")))
+            (running,) = re.findall(rf"^{BACKGROUND_TASKS.full_name} (\S+)$", metrics.text, re.MULTILINE)
+            if not float(running):
+                return
+            await asyncio.sleep(GRACE_SECONDS)
 
 
 @asynccontextmanager

@@ -71,10 +71,11 @@ def quoted(
     room: int = 600,
     visible: Sequence[int] = (),
     filled: int | None = None,
+    limit: int = 64,
 ) -> Quotation | None:
     return choose_quotation(
         question,
-        found(log, question),
+        found(log, question, limit),
         before_seq=len(log),
         max_tokens=room,
         searched_message_count=len(log),
@@ -362,14 +363,60 @@ def test_a_sentence_that_was_said_again_and_again_is_quoted_once() -> None:
     assert text.count("too small for an espresso machine") == 1
 
 
-def test_what_looks_like_an_answer_is_preferred() -> None:
-    vague = [user("The charge number ninety on the card is odd."), assistant("I see.")]
-    log = log_of(
-        [*SMALL_TALK, *vague, user("About that charge, it was $49.99."), assistant("I see."), *vague, *SMALL_TALK]
-    )
-    quotation = quoted(log, "How much was the charge?", room=110)
+def test_the_message_between_two_quoted_ones_is_quoted() -> None:
+    told = [user("The regatta begins at the old pier."), assistant("Lovely."), user("The regatta is on Sunday.")]
+    log = log_of([*SMALL_TALK, *told, *SMALL_TALK])
+    assert seqs(quoted(log, "I go to the regatta.")) == [40, 41, 42]
+
+
+def test_a_question_beside_the_best_message_brings_its_answer() -> None:
+    told = [
+        user("The boathouse needs a new roof before the winter."),
+        assistant("I can see that. Do you have any suggestions?"),
+        user("Ninety square metres of slate."),
+        assistant("Fine."),
+    ]
+    log = log_of([*SMALL_TALK, *told, *SMALL_TALK])
+    assert seqs(quoted(log, "What do we need for the boathouse?", room=108)) == [40, 41, 42]
+
+
+def test_for_a_statement_only_passages_near_the_best_one_are_quoted() -> None:
+    strong, weak = user("The regatta ends at the lighthouse pier."), user("I like every pier that there is, you know.")
+    log = log_of([*SMALL_TALK, strong, assistant("Noted."), *SMALL_TALK, weak, assistant("Noted."), *SMALL_TALK])
+    assert seqs(quoted(log, "I go to the regatta at the lighthouse pier.")) == [40]
+    assert {40, 82} <= set(seqs(quoted(log, "Where is the regatta at the lighthouse pier?")))
+
+
+def test_of_a_long_answer_the_best_part_comes_along() -> None:
+    lines = LONG.split("\n")
+    lines[40] = "The launch code is written on the back of the door."
+    log = log_of([*SMALL_TALK, user("Where is the launch code?"), assistant("\n".join(lines)), *SMALL_TALK])
+    quotation = quoted(log, "I need the launch code of the rocket.")
     assert quotation is not None
-    assert "$49.99" in text_of(quotation, log)
+    assert seqs(quotation) == [40, 41]
+    assert lines[40] in text_of(quotation, log)
+    assert lines[0] not in text_of(quotation, log)
+
+
+def test_two_facts_are_quoted_for_a_question_that_asks_for_both() -> None:
+    told = [user("My launch code is Xylophone."), assistant("Noted.")]
+    others = [user("My gym locker has the number 458."), assistant("Noted.")]
+    log = log_of([*SMALL_TALK, *told, *SMALL_TALK, *others, *SMALL_TALK])
+    assert {40, 82} <= set(
+        seqs(quoted(log, "What is my launch code, and which locker do I have in the gym?", room=200))
+    )
+
+
+@pytest.mark.parametrize("limit", [1, 32, 400])
+def test_a_word_of_every_other_message_is_common_however_few_messages_a_search_returns(limit: int) -> None:
+    talk = [
+        body
+        for number in range(200)
+        for body in (user(f"Question {number}: does it rain in week {number}?"), assistant("It rains a little."))
+    ]
+    log = log_of([*talk, user("My question to the harbour master was about berths."), assistant("Noted.")])
+    assert quoted(log, "What question did I just ask?", limit=limit) is None
+    assert 400 in seqs(quoted(log, "What question did I just ask the harbour master?", limit=limit))
 
 
 def test_how_an_answer_is_to_look_is_not_looked_up() -> None:

@@ -19,14 +19,16 @@ export function Compact({ id, throughItem = "", onClose, onDone }) {
   const [running, setRunning] = useState(null);
   const place = `v1/conversations/${encodeURIComponent(id)}/compact`;
   const through = useSettled(wish.through.trim(), 400);
-  const trial = useLoaded((signal) => send("POST", place, bodyOf({ through, instructions: "" }, { dry_run: true }), { signal }), [id, through]);
+  const trial = useLoaded(async (signal) => ({ through, ...(await send("POST", place, bodyOf({ through, instructions: "" }, { dry_run: true }), { signal })) }), [id, through]);
+  // What was worked out for another message is not shown: the button would be enabled, and disabled in the middle of a click.
+  const estimate = trial.data?.through === wish.through.trim() ? trial.data : null;
   const leaving = useRef(null);
   useEffect(() => () => leaving.current?.abort(), []);
 
   const begin = async () => {
     leaving.current = new AbortController();
     const { signal } = leaving.current;
-    setRunning({ state: "waiting", since: Date.now(), done: 0, ranges: trial.data?.to_summarize?.length ?? 1, made: [] });
+    setRunning({ state: "waiting", since: Date.now(), done: 0, ranges: estimate?.to_summarize?.length ?? 1, made: [] });
     try {
       let result = null;
       for await (const { data } of events(place, bodyOf(wish, { stream: true }), { signal })) {
@@ -45,10 +47,10 @@ export function Compact({ id, throughItem = "", onClose, onDone }) {
   if (running) return html`<${Dialog} title="Compact" onClose=${onClose} footer=${html`<${Button} kind=${running.state === "done" ? "primary" : ""} onClick=${onClose}>${running.state === "done" ? "Done" : "Close"}<//>`}>
     <${Running} id=${id} running=${running} retry=${begin} onLeave=${onClose} />
   <//>`;
-  const nothing = trial.data && !trial.data.to_summarize?.length;
+  const nothing = estimate && !estimate.to_summarize?.length;
   return html`<${Dialog} title="Compact" onClose=${onClose} footer=${html`
     <${Button} onClick=${onClose}>Cancel<//>
-    <${Button} kind="primary" disabled=${!trial.data || nothing || Boolean(trial.error) || trial.loading} onClick=${begin}>Summarize now<//>`}>
+    <${Button} kind="primary" disabled=${!estimate || nothing || Boolean(trial.error)} onClick=${begin}>Summarize now<//>`}>
     <p class="soft">A model writes a summary of the older turns. Nothing is deleted: the whole log stays readable, and summaries can be edited and rolled back.</p>
     <${Field} label="What the summary should focus on" hint="Optional, such as: keep every error message and its fix.">
       ${(field, hint) => html`<textarea id=${field} aria-describedby=${hint} class="input" rows="2" maxlength="4000" value=${wish.instructions}
@@ -60,9 +62,9 @@ export function Compact({ id, throughItem = "", onClose, onDone }) {
     <//>
     <section class="stack" aria-label="What it would do" aria-live="polite">
       ${trial.error ? html`<${Refusal} error=${trial.error} retry=${trial.reload} />`
-        : !trial.data ? html`<${Loading}>Working out what would be summarized…<//>`
-        : nothing ? html`<div class="notice"><strong>There is nothing to summarize.</strong> ${trial.data.reason}</div>`
-        : html`<${Estimate} id=${id} trial=${trial.data} onLeave=${onClose} />`}
+        : !estimate ? html`<${Loading}>Working out what would be summarized…<//>`
+        : nothing ? html`<div class="notice"><strong>There is nothing to summarize.</strong> ${estimate.reason}</div>`
+        : html`<${Estimate} id=${id} trial=${estimate} onLeave=${onClose} />`}
     </section>
   <//>`;
 }
