@@ -214,6 +214,7 @@ class ScriptedUpstream:
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.queries: list[str] = []
         self.models = Reply({"object": "list", "data": [{"id": "upstream-model", "object": "model"}]})
         self.hung_up = 0
         self.left = asyncio.Event()
@@ -234,6 +235,7 @@ class ScriptedUpstream:
             return
         self.bodies.append(body)
         self.paths.append(scope["path"])
+        self.queries.append(scope["query_string"].decode())
         self.headers.append({name.decode(): value.decode("latin-1") for name, value in scope["headers"]})
         reply = self.replies.pop(0) if self.replies else self.default(json.loads(body))
         sending = asyncio.ensure_future(self._send(reply, send))

@@ -253,7 +253,6 @@ OWN_WIRE = {
     "conversations.history.conversation_history": "rows with fields `tool_calls` and `finish_reason`",
     "conversations.history.readable_log": "rows with fields `tool_calls` and `finish_reason`",
     "conversations.items.item_building": "items of OpenAI's conversations API",
-    "conversations.items.item_parser": "items of OpenAI's conversations API",
 }
 """Files in which the gateway's own API has such a word, each with the reason."""
 

@@ -140,6 +140,8 @@ class AnswerEndpoint:
             record_caller(request_id, caller.tenant, caller.api_key_id)
             body = await read_body(scope, receive, caller.tenant)
             request = self._parse_request(body, headers, caller, request_id)
+            if query := scope.get("query_string"):
+                request = msgspec.structs.replace(request, query=query.decode("latin-1"))
             record_requested_model(request.model, stream=request.stream)
             record_end_of_reading()
             self._list_limits.check_list_lengths(request)

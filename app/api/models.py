@@ -35,6 +35,7 @@ def _describe_for_anthropic(model: Mapping[str, Any]) -> dict[str, Any]:
         "id": model["id"],
         "display_name": model.get("display_name") or model["id"],
         "created_at": model.get("created_at") or created_at.isoformat().replace("+00:00", "Z"),
+        "lifecycle": model.get("lifecycle") or "active",
     }
     window = model.get("context_window")
     return described if window is None else {**described, "max_input_tokens": window}

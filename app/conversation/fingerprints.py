@@ -27,6 +27,9 @@ MANY_WORDS: Final = 32
 MAX_READ_CHARACTERS: Final = 2_000
 """Words are looked for in this many first characters."""
 
+_SUMMARY = re.compile(r"<summary>(.*?)(?:</summary>|\Z)", re.DOTALL)
+"""How Claude Code asks for a summary. It shows the text within, without the analysis before it."""
+
 FingerprintKind = Literal["link", "skeleton", "calls", "words"]
 
 _CITATION = re.compile(r"\[\^?\d+(?:\s*[,–-]\s*\d+)*\]|【[^】]{0,80}】|(?<=\])\([^)\s]*\)|https?://\S+")
@@ -134,6 +137,13 @@ def is_text_contained(one: str, other: str) -> bool:
     is contained in none."""
     short, long = sorted((" ".join(one.split()), " ".join(other.split())), key=len)
     return bool(short) and re.search(rf"(?<!\w){re.escape(short)}(?!\w)", long) is not None
+
+
+def extract_summary(answer: str) -> str:
+    """Returns what of an answer stands in the place of a history, if its client has asked for a summary: the text
+    within its tag, or else all of it."""
+    found = _SUMMARY.search(answer) if "<summary>" in answer else None
+    return found[1].strip() if found and len(list_words(found[1])) >= FEW_WORDS else answer
 
 
 def list_digests(fingerprints: Sequence[Fingerprint]) -> tuple[bytes, ...]:

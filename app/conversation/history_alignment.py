@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from app.conversation.fingerprints import FEW_WORDS, list_words
+from app.conversation.fingerprints import FEW_WORDS, extract_summary, list_words
 from app.conversation.item import TOOL_RESULT_ROLES, Item
 
 MIN_SUMMARY_ROUNDS: Final = 2
@@ -385,7 +385,7 @@ def _build_alignment(
     last_seq = max(pairs.values(), default=-1)
     first_new = _find_message(history, max(pairs, default=-1) + 1)
     continues_log = bool(pairs) and _find_message(log, last_seq + 1) == len(log)
-    if pairs and not continues_log and omits_answers:
+    if log and not continues_log and omits_answers:
         after_summary = _find_new_after_omitted_tail(log, history, kept, last_seq, first_new)
         if after_summary is not None:
             continues_log, first_new = True, after_summary
@@ -423,15 +423,19 @@ def _find_new_after_omitted_tail(
     `last_seq`; None if they are a branch that it does not continue.
 
     A new message that contains the log's newest answer is the summary that the client had asked the model for. If
-    further messages follow such a summary, it stands for what is left out. Alone, it is what the model must answer.
+    further messages follow such a summary, it stands for what is left out. Alone, it is what the model must answer;
+    if nothing of the log comes before it, it may then be a question about the answer, in a new conversation.
     """
     new = [index for index in range(first_new, len(history)) if history[index].kind != "note"]
     tail = [element for element in log[last_seq + 1 :] if element.kind != "note"]
-    if not new:
+    if not new or not tail:
         return None
     users = [index for index in new if history[index].kind == "user"]
     newest = tail[-1]
-    summary = next((index for index in users if newest.known_words and newest.text in history[index].text), None)
+    quoted = extract_summary(newest.text)
+    summary = next((index for index in users if newest.known_words and quoted in history[index].text), None)
+    if not kept:
+        return None if summary is None else next((index for index in new if index > summary), None)
     if summary is None:
         if history[new[0]].kind != "user" or any(element.kind == "user" for element in tail):
             return None

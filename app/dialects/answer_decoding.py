@@ -1,9 +1,10 @@
-"""What a decoder of a provider's answers does. Each protocol that providers speak has one implementation."""
+"""What a decoder of a provider's answers does. Each protocol that providers speak has one subclass."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
 
 import orjson
 
@@ -15,40 +16,36 @@ BAD_GATEWAY: Final = 502
 """The status of an error that comes in an answer with status 200."""
 
 
-class Answer(Protocol):
+class Answer(ABC):
     """One answer, as far as it has come.
 
     Attributes:
+        protocol: the protocol of the provider; empty for an answer that was joined from several.
         id: the provider's id of the answer; None until it has come.
         model: the provider's name of the model.
         usage: what the provider counted, in the form of the log; None if it has counted nothing.
+        finish: how choice 0 has ended, as of `answer_events.Finish`; None if it has not ended.
         is_complete: whether every choice that has begun has come to its end.
+        has_content: whether anything has come that a user or program would see: text, a refusal, a call, audio.
         has_ended: whether the stream has said its last, or an error.
         error_data: a JSON object that says why the answer failed; None if it has not failed.
     """
 
-    id: str | None
-    model: str | None
-    usage: dict[str, Any] | None
-    is_complete: bool
-    has_ended: bool
-    error_data: bytes | None
+    protocol = ""
 
-    @property
-    def protocol(self) -> str:
-        """The protocol of the provider; empty for an answer that was joined from several."""
-
-    @property
-    def finish(self) -> str | None:
-        """How choice 0 has ended, as of `answer_events.Finish`; None if it has not ended."""
-
-    @property
-    def has_content(self) -> bool:
-        """Whether anything has come that a user or program would see: text, a refusal, a call, audio."""
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.model: str | None = None
+        self.usage: dict[str, Any] | None = None
+        self.finish: str | None = None
+        self.is_complete = self.has_content = self.has_ended = False
+        self.error_data: bytes | None = None
 
     def decode_rest(self) -> list[AnswerValue]:
         """Returns what was held back, after a stream that did not come to its end."""
+        return []
 
+    @abstractmethod
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
         """Returns what an answer says that is not streamed.
 
@@ -56,18 +53,24 @@ class Answer(Protocol):
             body: the provider's body, which was read before.
         """
 
+    @abstractmethod
     def build_item(self) -> Item:
-        """Returns choice 0 as a message of the provider's protocol."""
+        """Returns choice 0 as a message of the provider's protocol, as the log keeps it."""
 
     def build_alternatives(self) -> list[dict[str, Any]]:
         """Returns the messages of all choices but choice 0, by index."""
+        return []
 
-    def build_facts(self) -> Mapping[str, Any]:
+    def build_facts(self) -> dict[str, Any]:
         """Returns the facts that are stored beside the answer."""
+        return {"id": self.id, "model": self.model, "finish_reason": self.finish, "usage": self.usage}
 
 
-class AnswerDecoder(Answer, Protocol):
+class AnswerDecoder(Answer):
     """Decodes one answer: an event at a time, or whole.
+
+    Args:
+        source_name: the provider's name, for error messages.
 
     Attributes:
         awaited_name: the name of a tool. A call that may be one of this tool is told of when its name is complete.
@@ -75,23 +78,28 @@ class AnswerDecoder(Answer, Protocol):
         tells_others: whether what no value says is told by `Other`, for a client of the same protocol.
     """
 
-    awaited_name: str
-    holds_names: bool
-    tells_others: bool
+    def __init__(self, source_name: str = "upstream") -> None:
+        super().__init__()
+        self._source_name = source_name
+        self.awaited_name, self.holds_names, self.tells_others = "", False, False
 
     @property
     def has_awaited_call(self) -> bool:
-        """Whether a call has begun of which no value tells yet, because it may be one of `awaited_name`."""
+        """Whether a call has begun of which no value tells yet, because it may be one of `awaited_name`. In most
+        protocols a call begins with its whole name."""
+        return False
 
+    @abstractmethod
     def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
-        """Adds the data of one event and returns what it says.
+        """Adds the data of one event and returns what it says. After a failure nothing more is said.
 
         Raises:
             UpstreamUnavailable: the data is not a JSON object.
         """
 
+    @abstractmethod
     def add_whole(self, body: bytes) -> None:
-        """Adds the body of an answer that is not streamed.
+        """Adds the body of an answer that is not streamed. One that is an error sets `error_data`.
 
         Raises:
             UpstreamUnavailable: the body is not an answer of this protocol.

@@ -1,4 +1,4 @@
-"""How a request's answer is written for its client. Each protocol that clients speak has one implementation.
+"""How a request's answer is written for its client. Each protocol that clients speak has one subclass.
 
 A provider's reply comes untouched, with the decoder of its protocol. In the same protocol it passes, and the decoder
 watches. In another one, what the decoder says (`answer_events`) is written.
@@ -6,20 +6,63 @@ watches. In another one, what the decoder says (`answer_events`) is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
+import msgspec
 import orjson
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
 from app.dialects.answer_decoding import Answer, AnswerDecoder
-from app.dialects.answer_events import AnswerValue
-from app.dialects.sse import SseEvent
-from app.errors import GatewayError, UpstreamUnavailable
+from app.dialects.stream_relay import RelayOptions, StreamRelay
+from app.errors import GatewayError
 
 EventStyle = Literal["chunk", "named", "comment", "off"]
 """The form of a compaction's progress events."""
+
+
+class Progress(msgspec.Struct):
+    """A stream that begins before the upstream answers, because a compaction runs first.
+
+    All of its frames belong to one answer, which `completion_id`, `created` (Unix seconds) and `model` identify.
+    """
+
+    completion_id: str = ""
+    created: int = 0
+    model: str = ""
+    style: EventStyle = "off"
+    fields: bytes = b""
+    """Our status fields, for the view before the compaction or, in the end, for the view after it."""
+
+
+class StoredAnswer(msgspec.Struct, frozen=True):
+    """An answer of the log that is written again."""
+
+    entry: LogMessage
+    """The answer; its facts are those of `AnswerFormat.build_facts`."""
+    model: str
+    """The name that the request has, used if the provider reported none."""
+    gateway_fields: Mapping[str, Any]
+    """`context_status` and `conversation_id`."""
+    context: Mapping[str, Any]
+    """Our field `context`."""
+    include_usage: bool = False
+    """Whether the client of a stream asked for usage."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.entry.meta or {}
+
+    @property
+    def model_name(self) -> str:
+        return self.facts.get("model") or self.model
+
+    @property
+    def all_fields(self) -> dict[str, Any]:
+        return {**self.gateway_fields, "context": self.context}
 
 
 def render_progress_event(
@@ -41,57 +84,21 @@ def render_progress_event(
     return form % (event["type"].encode(), orjson.dumps(event)) + frame
 
 
-class AnswerRelay(Protocol):
-    """Turns the events of the upstream's stream into the client's frames. Does no I/O and never waits.
+class AnswerFormat(ABC):
+    """Writes one request's answer. `fields` are our own members of a JSON object, without braces.
 
     Attributes:
-        has_ended: the end of the stream or a failure has come; nothing more is relayed.
-        is_upstream_done: the upstream has sent `[DONE]`, or data that cannot be part of an answer.
-        stream_failure: why the answer is not whole; None while there is no failure.
+        protocol: the provider protocol whose events can pass to the client.
+        answer_id: the id that the gateway gives the answer; None if it has the provider's.
     """
 
-    has_ended: bool
-    is_upstream_done: bool
-    stream_failure: GatewayError | None
-
-    @property
-    def answer(self) -> Answer:
-        """The answer, as far as it has come."""
-
-    @property
-    def answer_id(self) -> str | None:
-        """The id of the answer in the client's frames."""
-
-    def relay_events(self, events: Sequence[SseEvent]) -> bytes:
-        """Renders the frames for events, up to the first failure or the end."""
-
-    def relay_values(self, values: Sequence[AnswerValue]) -> bytes:
-        """Renders the frames for what the answer says, in the place of events. After that no event is relayed."""
-
-    def render_heartbeat(self) -> bytes:
-        """Renders a frame without content; empty if the answer has not begun or is complete."""
-
-    def record_stream_end(self, stream_error: UpstreamUnavailable | None = None) -> None:
-        """Notes that no more bytes come, and that the answer is incomplete if its end is missing."""
-
-    def render_end(self, changed_fields: bytes | None = None) -> bytes:
-        """Renders the last frames, after the answer was stored.
-
-        Args:
-            changed_fields: all our fields, if they have changed since they were rendered; otherwise None.
-        """
-
-    def build_answer_message(self) -> Item:
-        """Returns the answer as the log keeps it."""
-
-
-class AnswerFormat(Protocol):
-    """Writes one request's answer. `fields` are our own members of a JSON object, without braces."""
-
     protocol: str
-    """The provider protocol whose events can pass to the client."""
-    answer_id: str | None
-    """The id that the gateway gives the answer; None if it has the provider's."""
+
+    def __init__(self, answer_id: str | None = None) -> None:
+        self.answer_id = answer_id
+        # Weak, since the relay may lead back here: a reference cycle would hold the request after its end.
+        self._find_relay: Callable[[], StreamRelay | None] = lambda: None
+        self._progress = Progress()
 
     def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
         """Returns an answer that is not streamed as the other methods take it: decoder and body in a protocol that they
@@ -101,7 +108,9 @@ class AnswerFormat(Protocol):
             answer: has read the body.
             body: the provider's reply.
         """
+        return answer, body
 
+    @abstractmethod
     def render_whole_answer(self, answer: Answer, body: bytes, fields: bytes) -> bytes:
         """Renders the body of an answer that is not streamed, after its message was built.
 
@@ -110,46 +119,53 @@ class AnswerFormat(Protocol):
             fields: all our fields.
         """
 
+    @abstractmethod
     def build_answer_message(self, answer: Answer) -> Item:
         """Returns a whole answer as the log keeps it."""
 
     def build_facts(self, answer: Answer) -> dict[str, Any]:
         """Returns the facts that are stored beside an answer. `render_stored_answer` reads them."""
+        return answer.build_facts()
 
-    def build_relay(
-        self,
-        answer: AnswerDecoder,
-        fields: bytes,
-        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
-        *,
-        include_usage: bool,
-        source: str,
-    ) -> AnswerRelay:
+    def build_relay(self, answer: AnswerDecoder, options: RelayOptions) -> StreamRelay:
         """Builds the relay of a stream.
 
         Args:
             answer: decodes the provider's events; none has come to it.
-            fields: our status fields.
-            render_last_fields: renders all our fields for the end of the answer, from the usage if it is known.
-            include_usage: whether the client asked for usage.
-            source: the deployment's key, for error messages.
         """
+        relay = self._make_relay(answer, options)
+        self._find_relay = weakref.ref(relay)
+        return relay
 
-    def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
-        """Begins a stream before the upstream answers, because a compaction runs first.
+    @abstractmethod
+    def _make_relay(self, answer: AnswerDecoder, options: RelayOptions) -> StreamRelay:
+        """Makes the relay of a stream; as of `build_relay`."""
+
+    def begin_progress(self, progress: Progress) -> None:
+        """Begins a stream before the upstream answers."""
+        self._progress = progress
+
+    @abstractmethod
+    def _render_progress(self, extra: Mapping[str, Any]) -> bytes:
+        """Renders a frame without content.
 
         Args:
-            completion_id, created, model: identify the answer; `created` in Unix seconds.
-            style: the form of the progress events.
-            fields: our status fields; they describe the view before the compaction.
+            extra: further fields of the frame.
         """
+
+    def _render_progress_begin(self) -> bytes:
+        """Renders the frames before the first one."""
+        return b""
 
     def render_progress_start(self, event: Mapping[str, Any]) -> bytes:
         """Renders the first frames, with the event that a compaction has started."""
+        return self._render_progress_begin() + render_progress_event(self._progress.style, event, self._render_progress)
 
     def render_heartbeat(self) -> bytes:
         """Renders a frame without content, so that the client's read timeout does not expire: during a compaction, and
         while the provider pauses. Empty if there is nothing that it could belong to."""
+        relay = self._find_relay()
+        return self._render_progress({}) if relay is None else relay.render_heartbeat()
 
     def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
         """Renders the frame with the outcome of the compaction.
@@ -157,33 +173,22 @@ class AnswerFormat(Protocol):
         Args:
             fields: our status fields for the view after the compaction.
         """
+        self._progress.fields = fields
+        return render_progress_event(self._progress.style, event, self._render_progress)
 
+    @abstractmethod
     def render_error_frames(self, error: GatewayError) -> bytes:
         """Renders an error and the end of the stream, for a failure after the first byte."""
 
+    @abstractmethod
     def complete_frames(self, last_frame: bytes) -> bytes:
         """Returns what is missing of a stream's end after its last frame, if the answer is complete; usually
         nothing."""
 
-    def render_stored_answer(
-        self, entry: LogMessage, model: str, gateway_fields: Mapping[str, Any], context: Mapping[str, Any]
-    ) -> bytes:
-        """Renders a stored answer again, as a whole.
+    @abstractmethod
+    def render_stored_answer(self, stored: StoredAnswer) -> bytes:
+        """Renders a stored answer again, as a whole."""
 
-        Args:
-            entry: the answer in the log.
-            model: the name that the request has, used if the provider reported none.
-            gateway_fields: `context_status` and `conversation_id`.
-            context: our field `context`.
-        """
-
-    def render_stored_stream(
-        self,
-        entry: LogMessage,
-        model: str,
-        gateway_fields: Mapping[str, Any],
-        context: Mapping[str, Any],
-        *,
-        include_usage: bool,
-    ) -> Iterator[bytes]:
-        """Renders a stored answer again, as the frames of a stream. Arguments as of `render_stored_answer`."""
+    @abstractmethod
+    def render_stored_stream(self, stored: StoredAnswer) -> Iterator[bytes]:
+        """Renders a stored answer again, as the frames of a stream."""

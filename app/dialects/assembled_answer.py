@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from app.conversation.item import Item
+from app.dialects.answer_decoding import Answer
 from app.dialects.answer_events import AnswerValue, Begin, CallBegin, Failure, Finish, Refusal, Text, Usage
 from app.dialects.body.message import ChatMessage
 from app.dialects.chat.stream_encoder import BodyAssembler
 
 
-class AssembledAnswer:
-    """An answer that was joined from several. Implements `Answer`.
+class AssembledAnswer(Answer):
+    """An answer that was joined from several.
 
     Args:
         values: what an answer says that is not streamed.
     """
 
     def __init__(self, values: Sequence[AnswerValue] = ()) -> None:
-        self.id: str | None = None
-        self.model: str | None = None
-        self.usage: dict[str, Any] | None = None
-        self.finish: str | None = None
-        self.error_data: bytes | None = None
-        self.is_complete = self.has_ended = self.has_content = False
+        super().__init__()
         self._values = values
         self._body = BodyAssembler()
         self.add(values)
-
-    @property
-    def protocol(self) -> str:
-        return ""
 
     def add(self, values: Sequence[AnswerValue]) -> None:
         """Adds what the answer says."""
@@ -54,12 +45,3 @@ class AssembledAnswer:
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
         return [*self._values]
-
-    def decode_rest(self) -> list[AnswerValue]:
-        return []
-
-    def build_alternatives(self) -> list[dict[str, Any]]:
-        return []
-
-    def build_facts(self) -> Mapping[str, Any]:
-        return {"id": self.id, "model": self.model, "finish_reason": self.finish, "usage": self.usage}

@@ -10,7 +10,6 @@ import msgspec
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import AnswerValue
 from app.dialects.assembled_answer import AssembledAnswer
-from app.dialects.chat.stream_decoder import ChatStreamDecoder
 
 
 class FirstChoice(msgspec.Struct, frozen=True):
@@ -39,6 +38,5 @@ def read_first_choice(answer: AnswerDecoder, values: Sequence[AnswerValue]) -> F
     Args:
         values: what the decoder said.
     """
-    # A chat message has more than its values say, such as a deprecated call.
-    item = answer.build_item() if isinstance(answer, ChatStreamDecoder) else AssembledAnswer(values).build_item()
-    return FirstChoice(item.text, item.calls_tools, answer.finish or "", answer.usage)
+    text = AssembledAnswer(values).build_item().text
+    return FirstChoice(text, answer.build_item().calls_tools, answer.finish or "", answer.usage)

@@ -56,6 +56,7 @@ EXPRESSED_PART_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "input_image": frozenset({"image_url", "detail"}),
     "input_audio": frozenset({"input_audio"}),
     "input_file": frozenset(FILE_FIELDS),
+    "computer_screenshot": frozenset({"image_url"}),
 }
 UNSENT_PART_FIELDS: Final = frozenset({"type", "prompt_cache_breakpoint", "logprobs"})
 """Fields of a part that say nothing to a model."""
@@ -231,13 +232,17 @@ class ChatRenderer:
                 self.left_out.add_type(kind, "items and parts")
             elif is_client_call(item) and kind not in EXPRESSED_FIELDS:
                 self.left_out.add(f"the type {kind!r} of calls, which are sent as calls of a function with that name")
+                if item.get("caller"):
+                    self.left_out.add(f"the field 'caller' of items of type {kind!r}")
             # Without an output, the other fields are sent as the result (`convert_output`).
             if kind in EXPRESSED_FIELDS and not (kind in OUTPUT_TYPES and item.get("output") is None):
-                for name, value in item.items():
-                    if value and name not in EXPRESSED_FIELDS[kind] | CHANGING_FIELDS | {"type"}:
-                        self.left_out.add(f"the field {name!r} of items of type {kind!r}")
+                expressed = EXPRESSED_FIELDS[kind] | CHANGING_FIELDS | {"type"}
+                self.left_out.add_fields(item, expressed, f"items of type {kind!r}")
                 self._note_part_fields(item.get("content"))
-                self._note_part_fields(item.get("output"))
+                output = item.get("output")
+                # A screenshot without an address is sent as its JSON text.
+                has_address = isinstance(output, dict) and output.get("image_url")
+                self._note_part_fields([output] if has_address else output)
 
     def _note_part_fields(self, parts: object) -> None:
         for part in parts if isinstance(parts, list) else ():
@@ -245,9 +250,7 @@ class ChatRenderer:
             # Parts of other types are named by their type.
             if not isinstance(kind, str) or kind not in EXPRESSED_PART_FIELDS:
                 continue
-            for name, value in part.items():
-                if value and name not in EXPRESSED_PART_FIELDS[kind] | UNSENT_PART_FIELDS:
-                    self.left_out.add(f"the field {name!r} of content parts")
+            self.left_out.add_fields(part, EXPRESSED_PART_FIELDS[kind] | UNSENT_PART_FIELDS, "content parts")
             if part.get("detail") == "original":
                 self.left_out.add("the detail 'original' of images, which are sent with 'high'")
 

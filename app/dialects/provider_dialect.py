@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from app.conversation.item import Item
 from app.dialects.answer_decoding import AnswerDecoder
 
 
@@ -44,12 +45,14 @@ class ProviderDialect(Protocol):
         client_protocol: the name of the protocol among those of clients.
         messages_field: the field of a request that has the messages.
         answer_name: what a provider's answer is called, for error messages.
+        forwards_query: whether providers get the query of a client that speaks the same protocol.
     """
 
     protocol: str
     client_protocol: str
     messages_field: str
     answer_name: str
+    forwards_query: bool = False
 
     def make_decoder(self, source_name: str = "upstream") -> AnswerDecoder:
         """Makes the decoder of one answer.
@@ -98,8 +101,27 @@ class ProviderDialect(Protocol):
             InvalidRequest: a message is not valid JSON.
         """
 
+    def find_bare_answer(self, client: str, raws: Sequence[bytes]) -> int | None:
+        """Returns the index of the first answer that may lack what providers of this protocol need and clients cannot
+        send back, such as encrypted reasoning; None if there is none.
+
+        Args:
+            client: the protocol of the client.
+            raws: the messages of a request.
+        """
+        return None
+
+    def restore_answers(self, raws: Sequence[bytes], stored: Sequence[Item]) -> list[bytes]:
+        """Returns the messages with what bare answers lack, as far as the log has it.
+
+        Args:
+            stored: answers of the log, oldest first.
+        """
+        return [*raws]
+
     def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         """Builds the field by which a stream ends with its usage; nothing if every stream does."""
+        return {}
 
     def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
         """Builds the fields of the answer's limit that must change for it to be at most `limit` tokens."""

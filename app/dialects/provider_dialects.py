@@ -23,6 +23,20 @@ def find_provider_dialect(protocol: str) -> ProviderDialect:
     return PROVIDER_DIALECTS[protocol]
 
 
+def select_queries(client: str, query: str) -> dict[str, str]:
+    """Returns the query of a client's request by the protocol of the providers that get it.
+
+    Args:
+        client: the protocol of the client.
+        query: without the question mark.
+    """
+    return {
+        one.protocol: query
+        for one in PROVIDER_DIALECTS.values()
+        if one.forwards_query and one.client_protocol == client
+    }
+
+
 def make_decoder(protocol: str, source_name: str = "upstream") -> AnswerDecoder:
     """Makes the decoder of one answer; arguments as of `ProviderDialect.make_decoder`."""
     return PROVIDER_DIALECTS[protocol].make_decoder(source_name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import orjson
@@ -14,6 +14,14 @@ from app.errors import InvalidRequest
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
+T = TypeVar("T", bool, int, str, list[Any], dict[str, Any])
+TYPE_WORDS: Final[Mapping[type, str]] = {
+    bool: "a boolean",
+    int: "an integer",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
 END_USER_FIELDS: Final = ("safety_identifier", "user")
 """OpenAI's fields for the end user of an application. The newer one comes first and wins."""
 NAME_FIELDS: Final = (*END_USER_FIELDS, "prompt_cache_key", "previous_response_id")
@@ -62,6 +70,26 @@ def decode_field(raw_fields: Mapping[str, bytes], name: str) -> Any:
     return value
 
 
+def decode_typed_field(fields: Mapping[str, bytes], name: str, kind: type[T]) -> T | None:
+    """Returns a decoded top-level field of a request; None if it is absent or null.
+
+    Raises:
+        InvalidRequest: the field has another type, or cannot be decoded (`decode_field`).
+    """
+    value = decode_field(fields, name)
+    if value is None:
+        return None
+    # JSON's booleans are no integers, Python's are.
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise build_type_error(name, kind)
+    return value
+
+
+def build_type_error(param: str, kind: type) -> InvalidRequest:
+    """Builds the error for a value of another type than its place must have."""
+    return InvalidRequest(f"`{param}` must be {TYPE_WORDS[kind]}.", code="invalid_type", param=param)
+
+
 def check_request_names(fields: Mapping[str, bytes]) -> None:
     """Checks the fields of both protocols that hold names, and the keys of `metadata`. Values of other types are left
     to who reads them.
@@ -90,3 +118,17 @@ def _check_utf8_fields(fields: Mapping[str, bytes]) -> None:
 def encode_fields(fields: Mapping[str, bytes]) -> bytes:
     """Encodes fields, JSON text by name, as a JSON object."""
     return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()]) + b"}"
+
+
+def remove_own_metadata(fields: dict[str, bytes], *, keeps_metadata: bool = True) -> dict[str, bytes]:
+    """Returns the fields of a request without what of `metadata` is the gateway's."""
+    if "metadata" not in fields:
+        return fields
+    others = {name: raw for name, raw in fields.items() if name != "metadata"}
+    if not keeps_metadata:
+        return others
+    metadata = decode_field(fields, "metadata")
+    if not isinstance(metadata, dict) or "conversation_id" not in metadata:
+        return fields
+    kept = {name: value for name, value in metadata.items() if name != "conversation_id"}
+    return {name: orjson.dumps(kept) if name == "metadata" else raw for name, raw in fields.items()} if kept else others

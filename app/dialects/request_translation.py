@@ -16,8 +16,7 @@ import orjson
 
 from app.conversation.item import CountedSchemas
 from app.dialects.body.counted_content import read_schemas
-from app.dialects.request_body import decode_field
-from app.dialects.responses.request import decode_typed_field
+from app.dialects.request_body import decode_field, decode_typed_field, remove_own_metadata
 from app.dialects.responses.tools import (
     check_tool_choice,
     check_tools,
@@ -34,82 +33,49 @@ from app.dialects.summarizer_fields import choose_output_limit_field
 from app.errors import InvalidRequest
 
 Fate = Literal["passed", "translated", "ours", "warned", "refused"]
-FATES_TO_CHAT: Final[Mapping[str, Fate]] = {
-    "access_programs": "warned",
-    "background": "refused",
-    "background_options": "warned",
-    "context_management": "ours",
-    "conversation": "ours",
-    "image": "warned",
-    "include": "translated",
-    "input": "translated",
-    "instructions": "translated",
-    "max_output_tokens": "translated",
-    "max_tool_calls": "warned",
-    "metadata": "ours",
-    "model": "passed",
-    "moderation": "passed",
-    "parallel_tool_calls": "translated",
-    "previous_response_id": "ours",
-    "prompt": "refused",
-    "prompt_cache_key": "passed",
-    "prompt_cache_options": "translated",
-    "prompt_cache_retention": "passed",
-    "reasoning": "translated",
-    "safety_identifier": "passed",
-    "service_tier": "passed",
-    "store": "ours",
-    "stream": "passed",
-    "stream_options": "translated",
-    "temperature": "passed",
-    "text": "translated",
-    "tool_choice": "translated",
-    "tools": "translated",
-    "top_logprobs": "translated",
-    "top_p": "passed",
-    "truncation": "ours",
-    "user": "passed",
-}
+
+
+def name_fates(names_by_fate: Mapping[Fate, Sequence[str]]) -> dict[str, Fate]:
+    """Returns the fate of each field."""
+    return {name: fate for fate, names in names_by_fate.items() for name in names}
+
+
+FATES_TO_CHAT: Final = name_fates(
+    {
+        "passed": (
+            *("model", "moderation", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
+            *("service_tier", "stream", "temperature", "top_p", "user"),
+        ),
+        "translated": (
+            *("include", "input", "instructions", "max_output_tokens", "parallel_tool_calls"),
+            *("prompt_cache_options", "reasoning", "stream_options", "text", "tool_choice", "tools"),
+            *("top_logprobs",),
+        ),
+        "ours": ("context_management", "conversation", "metadata", "previous_response_id", "store", "truncation"),
+        "warned": ("access_programs", "background_options", "image", "max_tool_calls"),
+        "refused": ("background", "prompt"),
+    }
+)
 """What becomes of each field of a Responses request if the provider speaks Chat Completions."""
-FATES_TO_RESPONSES: Final[Mapping[str, Fate]] = {
-    "audio": "refused",
-    "frequency_penalty": "warned",
-    "function_call": "refused",
-    "functions": "refused",
-    "logit_bias": "refused",
-    "logprobs": "translated",
-    "max_completion_tokens": "translated",
-    "max_tokens": "translated",
-    "messages": "translated",
-    "metadata": "passed",
-    "modalities": "refused",
-    "model": "passed",
-    "moderation": "passed",
-    "n": "refused",
-    "parallel_tool_calls": "passed",
-    "prediction": "warned",
-    "presence_penalty": "warned",
-    "prompt_cache_key": "passed",
-    "prompt_cache_options": "passed",
-    "prompt_cache_retention": "passed",
-    "reasoning_effort": "translated",
-    "response_format": "translated",
-    "safety_identifier": "passed",
-    "seed": "warned",
-    "service_tier": "passed",
-    "stop": "refused",
-    "store": "ours",
-    "stream": "passed",
-    "stream_options": "translated",
-    "temperature": "passed",
-    "tool_choice": "translated",
-    "tools": "translated",
-    "top_logprobs": "passed",
-    "top_p": "passed",
-    "user": "passed",
-    "verbosity": "translated",
-    "web_search_options": "refused",
-}
+FATES_TO_RESPONSES: Final = name_fates(
+    {
+        "passed": (
+            *("metadata", "model", "moderation", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options"),
+            *("prompt_cache_retention", "safety_identifier", "service_tier", "stream", "temperature"),
+            *("top_logprobs", "top_p", "user"),
+        ),
+        "translated": (
+            *("logprobs", "max_completion_tokens", "max_tokens", "messages", "reasoning_effort", "response_format"),
+            *("stream_options", "tool_choice", "tools", "verbosity"),
+        ),
+        "ours": ("store",),
+        "warned": ("frequency_penalty", "prediction", "presence_penalty", "seed"),
+        "refused": (
+            *("audio", "function_call", "functions", "logit_bias", "modalities", "n", "stop"),
+            *("web_search_options",),
+        ),
+    }
+)
 """What becomes of each field of a chat completion request if the provider speaks the Responses API."""
 MIN_OUTPUT_TOKENS: Final = 16
 """OpenAI refuses a lower `max_output_tokens`."""
@@ -140,12 +106,10 @@ NEUTRAL_VALUES: Final[Mapping[str, Sequence[object]]] = {
 """Values that ask for nothing: without the field, the answer is the same."""
 INCLUDED_LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED_REASONING: Final = "reasoning.encrypted_content"
-INCLUDABLE: Final = frozenset(
-    {
-        *(INCLUDED_LOGPROBS, INCLUDED_REASONING, "file_search_call.results", "web_search_call.results"),
-        *("web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url"),
-        "code_interpreter_call.outputs",
-    }
+INCLUDABLE: Final = (
+    *(INCLUDED_LOGPROBS, INCLUDED_REASONING, "file_search_call.results", "web_search_call.results"),
+    *("web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url"),
+    "code_interpreter_call.outputs",
 )
 """OpenAI's values of `include`. All but the first are about items that Chat Completions does not have, or that the
 gateway itself keeps."""
@@ -195,8 +159,7 @@ def translate_fields_to_responses(fields: Mapping[str, bytes]) -> TranslatedFiel
         InvalidRequest: a field is invalid, or without it the answer would be another one; `param` names it.
     """
     dropped: list[str] = []
-    translated = pass_fields(fields, FATES_TO_RESPONSES, dropped) | {"store": b"false"}
-    _strip_conversation_id(translated)
+    translated = remove_own_metadata(pass_fields(fields, FATES_TO_RESPONSES, dropped)) | {"store": b"false"}
     if tools := decode_field(fields, "tools"):
         translated["tools"] = orjson.dumps(translate_tools_to_responses(tools, dropped))
     if (choice := translate_tool_choice_to_responses(decode_field(fields, "tool_choice"))) is not None:
@@ -232,8 +195,7 @@ def select_fields_for_responses(fields: Mapping[str, bytes]) -> dict[str, bytes]
         InvalidRequest: a field that has to be changed cannot be decoded.
     """
     selected = {name: bytes(raw) for name, raw in fields.items() if name not in WITHHELD_FIELDS}
-    selected["store"] = b"false"
-    _strip_conversation_id(selected)
+    selected = remove_own_metadata(selected) | {"store": b"false"}
     if b"comparison_response_id" in selected.get("prompt_cache_options", b""):
         # It is the id of a response of ours, which means nothing to the provider.
         options = decode_typed_field(fields, "prompt_cache_options", dict) or {}
@@ -305,7 +267,7 @@ def _translate_tools(fields: Mapping[str, bytes], dropped: list[str]) -> dict[st
 def _translate_include(fields: Mapping[str, bytes], dropped: list[str]) -> dict[str, bytes]:
     """Builds the chat fields for logarithmic probabilities."""
     included = decode_typed_field(fields, "include", list) or []
-    dropped += [f"`include` ({shorten_name(str(one))})" for one in included if not _is_includable(one)]
+    dropped += [f"`include` ({shorten_name(str(one))})" for one in included if one not in INCLUDABLE]
     if INCLUDED_LOGPROBS not in included:
         return {}  # Chat Completions refuses `top_logprobs` without `logprobs`; the Responses API ignores it.
     count = decode_typed_field(fields, "top_logprobs", int)
@@ -376,17 +338,6 @@ def _translate_stream_options(fields: Mapping[str, bytes], dropped: list[str]) -
     return {"stream_options": orjson.dumps({"include_obfuscation": options["include_obfuscation"]})}
 
 
-def _strip_conversation_id(fields: dict[str, bytes]) -> None:
-    """Removes the gateway's conversation id from `metadata`."""
-    if b"conversation_id" not in fields.get("metadata", b""):
-        return
-    metadata = decode_typed_field(fields, "metadata", dict) or {}
-    kept = {name: value for name, value in metadata.items() if name != "conversation_id"}
-    fields["metadata"] = orjson.dumps(kept)
-    if not kept:
-        del fields["metadata"]
-
-
 def _may_reason(fields: Mapping[str, bytes]) -> bool:
     """Says whether a model may think before it answers, so that it takes requests for encrypted reasoning."""
     model = decode_field(fields, "model")
@@ -396,10 +347,6 @@ def _may_reason(fields: Mapping[str, bytes]) -> bool:
 def is_non_reasoning_model(upstream_model: str) -> bool:
     """Returns whether the name is that of an OpenAI model that does not reason."""
     return _NON_REASONING_MODELS.match(upstream_model.rpartition("/")[2]) is not None
-
-
-def _is_includable(value: object) -> bool:
-    return isinstance(value, str) and value in INCLUDABLE
 
 
 def render_field_warnings(dropped: Sequence[str], protocol: str) -> list[str]:

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import msgspec
+
+from app.conversation.item import Item
 from app.dialects.answer_decoding import BAD_GATEWAY, Answer
+from app.dialects.answer_events import AnswerValue
 from app.dialects.sse import SseEvent
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable, drop_tracebacks
 
 
-class StreamRelay:
-    """Relays one stream. Attributes as of `answer_format.AnswerRelay`.
+class RelayOptions(msgspec.Struct, frozen=True):
+    """What the relay of a stream is told beside the answer."""
 
-    Args:
-        source: the deployment's key, for error messages.
+    fields: bytes
+    """Our status fields, as members of a JSON object, without braces."""
+    render_last_fields: Callable[[Mapping[str, Any] | None], bytes]
+    """Renders all our fields for the end of the answer, from the usage if it is known."""
+    source: str
+    """The deployment's key, for error messages."""
+    include_usage: bool = False
+    """Whether the client asked for usage."""
+
+
+class StreamRelay(ABC):
+    """Turns the events of the upstream's stream into the client's frames. Does no I/O and never waits.
+
+    Attributes:
+        answer: the answer, as far as it has come.
+        has_ended: the end of the stream or a failure has come; nothing more is relayed.
+        is_upstream_done: the upstream has said its last, or data that cannot be part of an answer.
+        stream_failure: why the answer is not whole; None while there is no failure.
     """
 
-    answer: Answer
-
-    def __init__(self, source: str) -> None:
+    def __init__(self, answer: Answer, options: RelayOptions) -> None:
+        self.answer = answer
         self.has_ended = self.is_upstream_done = False
         self.stream_failure: GatewayError | None = None
-        self._source = source
+        self._fields = options.fields
+        self._render_last_fields = options.render_last_fields
+        self._source = options.source
+
+    @property
+    @abstractmethod
+    def answer_id(self) -> str | None:
+        """The id of the answer in the client's frames."""
 
     def relay_events(self, events: Sequence[SseEvent]) -> bytes:
         """Renders the frames for events, up to the first failure or the end."""
@@ -50,6 +77,26 @@ class StreamRelay:
         Raises:
             UpstreamUnavailable: the data is not a JSON object.
         """
+
+    @abstractmethod
+    def relay_values(self, values: Sequence[AnswerValue]) -> bytes:
+        """Renders the frames for what the answer says, in the place of events. After that no event is relayed."""
+
+    @abstractmethod
+    def render_heartbeat(self) -> bytes:
+        """Renders a frame without content; empty if the answer has not begun or is complete."""
+
+    @abstractmethod
+    def render_end(self, changed_fields: bytes | None = None) -> bytes:
+        """Renders the last frames, after the answer was stored.
+
+        Args:
+            changed_fields: all our fields, if they have changed since they were rendered; otherwise None.
+        """
+
+    @abstractmethod
+    def build_answer_message(self) -> Item:
+        """Returns the answer as the log keeps it."""
 
     def _fail(self, error_data: bytes) -> None:
         """Ends the stream because the provider has sent an error. The HTTP status is already 200; 502 is what the

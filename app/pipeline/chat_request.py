@@ -108,6 +108,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     event_style: EventStyle = "chunk"
     forwarded_headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Request headers that are sent to the provider."""
+    query: str = ""
+    """The query of the request's address, without the question mark."""
     conversation_hints: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Ids that clients send for their own purposes (a session, a thread), by the name of the header or field."""
     idempotency_key: str | None = None

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import SummarizeMode
 from app.conversation.conversation_types import LogMessage
+from app.dialects.answer_format import Progress
 from app.errors import ContextLengthExceeded, GatewayError, StoreUnavailable, UpstreamRefused, drop_tracebacks
 from app.observability.log import set_log_conversation
 from app.observability.request_facts import record_error
@@ -277,11 +278,13 @@ class Pipeline:
         """Streams progress events while the compaction runs, then the answer."""
         answer_format = turn.request.answer_format
         answer_format.begin_progress(
-            completion_id=self.clock_and_ids.new_completion_id(),
-            created=int(self.clock_and_ids.unix_seconds()),
-            model=turn.request.model,
-            style=turn.request.event_style,
-            fields=context_report.render_status_fields(),
+            Progress(
+                completion_id=self.clock_and_ids.new_completion_id(),
+                created=int(self.clock_and_ids.unix_seconds()),
+                model=turn.request.model,
+                style=turn.request.event_style,
+                fields=context_report.render_status_fields(),
+            )
         )
         try:
             current_span().add_event("compaction_started")

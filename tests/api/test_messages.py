@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
+import orjson
 import pytest
 
 from app.dialects.item_decoding import decode_item
+from app.dialects.message_rendering import render_messages_for_responses
+from app.dialects.messages.message_rendering import render_messages_for_anthropic
 from tests.live import Reply, ScriptedUpstream, chunk, completion, usage_chunk
 from tests.support.gateway import user
 from tests.support.messages_world import (
     SAID,
     USER,
     MessagesUpstream,
+    MessagesWorld,
     join_message,
     messages_world,
     read_events,
@@ -57,6 +62,15 @@ async def test_the_same_protocol_passes_byte_for_byte() -> None:
         assert (sent["anthropic-version"], sent["anthropic-beta"]) == ("2024-01-01", "a,b")
         assert sent["x-api-key"] == "sk-upstream"
         assert "authorization" not in sent
+
+
+@pytest.mark.parametrize(("provider", "query"), [("anthropic", "beta=true&x=a%20b"), ("openai", "")])
+async def test_the_query_of_a_client_reaches_providers_of_its_protocol_only(provider: str, query: str) -> None:
+    async with messages_world(UPSTREAMS[provider]()) as w:
+        body = {"model": "m", "max_tokens": 7, "messages": [USER]}
+        headers = {"x-api-key": "sk-one", "anthropic-version": "2024-01-01"}
+        await w.client.post(f"{w.base_url}/messages?beta=true&x=a%20b", json=body, headers=headers)
+        assert w.upstream.queries == [query]
 
 
 def render(kind: str, members: bytes) -> bytes:
@@ -270,6 +284,7 @@ async def test_tokens_are_counted_and_the_gateway_is_found() -> None:
             "id": "upstream-model",
             "display_name": "upstream-model",
             "created_at": "",
+            "lifecycle": "active",
             "max_input_tokens": 8192,
         }
         assert models.json()["has_more"] is False
@@ -329,24 +344,52 @@ async def test_a_moved_cache_mark_changes_no_content() -> None:
         assert [decode_item(raw).text for raw in await w.raw_log()] == ["Hi", "Fine.", "And?", "Fine."]
 
 
-async def test_a_conversation_goes_on_in_every_protocol() -> None:
-    async with messages_world(MessagesUpstream([text("One.")], [text("Two.")], [text("Three.")])) as w:
-        first = await w.create([USER])
-        second = await w.say([user("Hi"), {"role": "assistant", "content": "One."}, user("More.")])
-        assert second["conversation_id"] == first["conversation_id"]
-        items = [
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": "One."},
-            {"role": "user", "content": "More."},
-            {"role": "assistant", "content": "Two."},
-            {"role": "user", "content": "Last."},
+@pytest.mark.parametrize("order", list(itertools.permutations(("chat", "messages", "responses"))))
+async def test_a_conversation_goes_on_in_every_protocol(order: tuple[str, ...]) -> None:
+    """Each protocol sends one request, with the history as it has it. The log, the items and the export have each
+    message once."""
+    called = [{"id": "toolu_1", "type": "function", "function": {"name": "look", "arguments": '{"at":"x"}'}}]
+    said: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": called},
+        {"role": "assistant", "content": "Open."},
+        {"role": "assistant", "content": "Yes."},
+    ]
+    asked = [user("Hi"), {"role": "tool", "tool_call_id": "toolu_1", "content": "42"}, user("Sure?")]
+    async with messages_world(MessagesUpstream([tool_use(at="x")], [text("Open.")], [text("Yes.")])) as w:
+        history: list[dict[str, Any]] = []
+        ids = set()
+        for protocol, new, answer in zip(order, asked, said, strict=True):
+            ids.add((await send_history(w, protocol, [*history, new]))["conversation_id"])
+            history += [new, answer]
+        assert w.upstream.refusals == []
+        base, key = f"{w.base_url}/conversations", {"authorization": "Bearer sk-one"}
+        url = f"{base}/{ids.pop()}"
+        assert (ids, len(w.conversations())) == (set(), 1)
+        assert await w.log_roles() == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+        items = (await w.client.get(f"{url}/items", params={"order": "asc"}, headers=key)).json()["data"]
+        kinds = ["message", "function_call", "function_call_output", "message", "message", "message"]
+        assert [item["type"] for item in items] == kinds
+        exported = (await w.client.get(f"{url}/export", params={"format": "openai"}, headers=key)).json()["messages"]
+        assert [(one["role"], one.get("content") or None) for one in exported] == [
+            (one["role"], one["content"]) for one in history
         ]
-        third = await w.client.post(
-            f"{w.base_url}/responses", json={"model": "m", "input": items}, headers={"authorization": "Bearer sk-one"}
-        )
-        assert third.json()["conversation_id"] == first["conversation_id"]
-        texts = [decode_item(raw).text for raw in await w.raw_log()]
-        assert texts == ["Hi", "One.", "More.", "Two.", "Last.", "Three."]
+
+
+async def send_history(w: MessagesWorld, protocol: str, history: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sends chat messages in a protocol; returns the body of the answer."""
+    raws = [orjson.dumps(message) for message in history]
+    if protocol == "messages":
+        native = render_messages_for_anthropic(raws).raw_messages
+        return await w.create([orjson.loads(raw) for raw in native], tools=[TOOL])
+    function = {"name": TOOL["name"], "parameters": TOOL["input_schema"]}
+    if protocol == "chat":
+        return await w.say(history, tools=[{"type": "function", "function": function}])
+    items = [orjson.loads(raw) for raw in render_messages_for_responses(raws).raw_items]
+    body = {"model": "m", "input": items, "tools": [{"type": "function", **function}]}
+    answer = await w.client.post(f"{w.base_url}/responses", json=body, headers={"authorization": "Bearer sk-one"})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
 
 
 async def test_reasoning_of_other_providers_is_shown_as_thinking() -> None:

@@ -32,6 +32,8 @@ CHUNKS: Final = 200
 MODEL: Final = f"scripted-{CHUNKS}-0"
 TEXT: Final = words(900, seed=11)
 BASE: Final = ("chat", "openai")
+PROVIDERS: Final = ("openai", "responses", "anthropic")
+"""The names of the providers, which are their protocols."""
 Key = tuple[str, str, str]
 
 
@@ -48,8 +50,14 @@ def build_unstored_body(number: int, provider: str, *, stream: bool) -> bytes:
     return _encode(provider, stream, {"input": f"Question {number:08d}. {TEXT}", "store": False})
 
 
+def build_messages_body(number: int, provider: str, *, stream: bool) -> bytes:
+    messages = [{"role": "user", "content": f"Question {number:08d}. {TEXT}"}]
+    return _encode(provider, stream, {"max_tokens": 1000, "messages": messages})
+
+
 CLIENTS: Final[dict[str, tuple[str, Callable[..., bytes]]]] = {
     "chat": ("/v1/chat/completions", build_chat_body),
+    "messages": ("/v1/messages", build_messages_body),
     "responses": ("/v1/responses", build_responses_body),
     "responses, store: false": ("/v1/responses", build_unstored_body),
 }
@@ -61,19 +69,16 @@ def _encode(provider: str, stream: bool, fields: dict[str, Any]) -> bytes:
 
 @contextmanager
 def run_gateway(upstream: str, core: int | None) -> Iterator[tuple[Process, str]]:
-    """Runs a gateway whose models `…@openai` and `…@responses` are called in these protocols."""
+    """Runs a gateway whose models `…@openai`, `…@responses` and `…@anthropic` are called in these protocols."""
     port = free_port()
     provider = {"base_url": f"{upstream}/v1", "api_key": "sk-up"}
     settings = {
         "server": {"host": "127.0.0.1", "port": port},
         "database": {"url": "memory://"},
-        "providers": {"openai": provider, "responses": {**provider, "protocol": "responses"}},
+        "providers": {name: {**provider, "protocol": name} for name in PROVIDERS},
         "models": {
             "*": {"provider": "openai", "context_window": 128_000},
-            **{
-                f"{MODEL}@{name}": {"provider": name, "model": MODEL, "context_window": 128_000}
-                for name in ("openai", "responses")
-            },
+            **{f"{MODEL}@{name}": {"provider": name, "model": MODEL, "context_window": 128_000} for name in PROVIDERS},
         },
     }
     with tempfile.TemporaryDirectory(prefix="concertina-bench-") as name:
@@ -88,10 +93,7 @@ def run_gateway(upstream: str, core: int | None) -> Iterator[tuple[Process, str]
 def compare(rounds: int, calls: int) -> Table:
     cores, numbers = Cores.of_this_machine(), count()
     figures: dict[Key, list[float]] = {
-        (client, provider, form): []
-        for form in ("whole", "stream")
-        for client in CLIENTS
-        for provider in ("openai", "responses")
+        (client, provider, form): [] for form in ("whole", "stream") for client in CLIENTS for provider in PROVIDERS
     }
     with ExitStack() as stack:
         port = free_port()

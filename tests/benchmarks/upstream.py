@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.upstream PORT
 
-`POST …/chat/completions` and `POST …/responses` are answered at once. The model name is the script:
+`POST …/chat/completions`, `…/responses` and `…/messages` are answered at once. The model name is the script:
 `scripted-<chunks>-<ms>` streams that many chunks, all in one write (0 ms) or one every so many milliseconds; without
 `"stream":true` it gives one answer of about 1 KB. Every answer is numbered, so that no two conversations grow alike.
 Anything else gets counters as JSON.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import cast
 
@@ -64,6 +65,12 @@ _RESPONSE_USAGE = (
 _ITEM = b'{"id":"msg_%08d","type":"message","status":"%b","role":"assistant","content":[%b]}'
 _PART = b'{"type":"output_text","annotations":[],"logprobs":[],"text":"%b"}'
 _WORDS = orjson.dumps(words(ANSWER_CHARS, seed=7))[1:-1]
+
+
+_MESSAGE = (
+    b'{"id":"msg_%08d","type":"message","role":"assistant","model":"scripted","content":[%b],"stop_reason":%b,'
+    b'"stop_sequence":null,"usage":{"input_tokens":%d,"output_tokens":%d}}'
+)
 
 
 def framed(data: bytes) -> bytes:
@@ -119,6 +126,33 @@ def response_frames(number: int, chunks: int, prompt_tokens: int) -> list[bytes]
     return [*frames, b"0\r\n\r\n"]
 
 
+def message_body(number: int, prompt_tokens: int) -> bytes:
+    """A whole message of Anthropic's API."""
+    content = b'{"type":"text","text":"Answer %08d. %b"}' % (number, _WORDS)
+    return _MESSAGE % (number, content, b'"end_turn"', prompt_tokens, 150)
+
+
+def message_frames(number: int, chunks: int, prompt_tokens: int) -> list[bytes]:
+    """The events of a streamed message and the end of the body."""
+    delta = b'"index":0,"delta":{"type":"text_delta","text":"word%d "}'
+    events = [
+        (b"message_start", b'"message":' + _MESSAGE % (number, b"", b"null", prompt_tokens, 1)),
+        (b"content_block_start", b'"index":0,"content_block":{"type":"text","text":""}'),
+        *[(b"content_block_delta", delta % one) for one in range(chunks)],
+        (b"content_block_stop", b'"index":0'),
+        (
+            b"message_delta",
+            b'"delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":%d}' % chunks,
+        ),
+        (b"message_stop", b""),
+    ]
+    frames = []
+    for name, fields in events:
+        frame = b'event: %b\ndata: {"type":"%b"%b%b}\n\n' % (name, name, b"," if fields else b"", fields)
+        frames.append(b"%x\r\n%b\r\n" % (len(frame), frame))
+    return [*frames, b"0\r\n\r\n"]
+
+
 class Counters:
     """What the server has seen."""
 
@@ -165,7 +199,9 @@ class ScriptedModel(asyncio.Protocol):
         if self._parser.get_method() == b"POST" and self._url.endswith(b"/chat/completions"):
             self._answer(b"".join(self._body))
         elif self._parser.get_method() == b"POST" and self._url.endswith(b"/responses"):
-            self._respond(b"".join(self._body))
+            self._respond(b"".join(self._body), response_body, response_frames)
+        elif self._parser.get_method() == b"POST" and self._url.endswith(b"/messages"):
+            self._respond(b"".join(self._body), message_body, message_frames)
         else:
             counted = b'{"object":"list","data":[],"requests":%d,"connections":%d}'
             self._whole(counted % (self._counters.requests, self._counters.connections))
@@ -189,15 +225,20 @@ class ScriptedModel(asyncio.Protocol):
         else:
             self._transport.write(b"".join([_STREAM_HEAD, *frames, end]))
 
-    def _respond(self, body: bytes) -> None:
+    def _respond(
+        self,
+        body: bytes,
+        build_body: Callable[[int, int], bytes],
+        build_frames: Callable[[int, int, int], list[bytes]],
+    ) -> None:
         self._counters.requests += 1
         number, prompt_tokens = self._counters.requests, len(body) // 4
         if _STREAM.search(body) is None:
-            self._whole(response_body(number, prompt_tokens))
+            self._whole(build_body(number, prompt_tokens))
             return
         script = _SCRIPT.search(body)
         chunks = int(script[1]) if script is not None else 20
-        self._transport.write(b"".join([_STREAM_HEAD, *response_frames(number, chunks, prompt_tokens)]))
+        self._transport.write(b"".join([_STREAM_HEAD, *build_frames(number, chunks, prompt_tokens)]))
 
     def _paced(
         self,

@@ -514,6 +514,17 @@ NAMED: dict[str, tuple[list[Body], list[Body], str]] = {
         [CHECKPOINT[1], user("Where now"), HANDOFF],
         "=1 + + | continues 5 omits 0-1 2-6",
     ),
+    "nothing but a summary that the model wrote, and what was said since": (
+        CHECKPOINT,
+        [HANDOFF, answer("Done."), NEW],
+        "s0 + + | continues 5 omits 0-6",
+    ),
+    "nothing but a summary that the model wrote, between tags": (
+        [*CHECKPOINT[:-1], answer(f"<analysis>a b</analysis>\n<summary>\n{CHECKPOINT[-1]['content']}\n</summary>")],
+        [HANDOFF, note("now"), NEW],
+        "s0 n6 + | continues 5 omits 0-6",
+    ),
+    "a quotation of a newest answer in a new conversation": (CHECKPOINT, [HANDOFF, note("now")], "+ n1 | new"),
     "a second summary that the model wrote": (
         [CHECKPOINT[1], long("s"), HANDOFF, call(Z), result(Z, "rz"), user("Summarize."), long("t")],
         [CHECKPOINT[1], user(f"Another model wrote this summary:\n{long('t')['content']}")],
@@ -548,6 +559,7 @@ NAMED: dict[str, tuple[list[Body], list[Body], str]] = {
     "another answer in the place of the only one": (CHAT[:2], [CHAT[0], answer("b0"), NEW], "=0 ~1 + | continues 1"),
     "another answer at the end": (CHAT[:2], [CHAT[0], answer("b0")], "=0 + | branches 0"),
     "nothing that the log has": (CHAT, [user("Hm"), answer("no"), NEW], "+ + + | new"),
+    "a log of notes alone": ([note("now")], [NEW], "+ | new"),
     "an empty log": ([], [NEW], "+ | new"),
     "an empty history": (CHAT, [], " | new"),
 }

@@ -26,7 +26,7 @@ from app.dialects.answer_events import (
 from app.dialects.chat.stream_encoder import ChatStreamEncoder, encode_completion
 from app.dialects.provider_dialects import make_decoder
 from app.dialects.responses.lifecycle_events import LifecycleWriter
-from app.dialects.responses.response_object import ResponseObject, find_incomplete_reason
+from app.dialects.responses.response_object import ResponseObject
 from app.dialects.responses.stream_encoder import ResponsesStreamEncoder
 from app.dialects.sse import SseDecoder
 from tests.dialects.responses.streams import CREATED_AT, RESPONSE_ID
@@ -53,8 +53,7 @@ def write_responses(values: Sequence[AnswerValue]) -> bytes:
     usage = next((value.counts for value in values if isinstance(value, Usage)), None)
     reason = next((value.reason for value in values if isinstance(value, Finish)), None)
     frames = lifecycle.write_begin(b"", "m") + b"".join(encoder.encode([value]) for value in values)
-    incomplete = find_incomplete_reason(reason)
-    return frames + lifecycle.write_end(b"", model="m", output=encoder.items, usage=usage, incomplete_reason=incomplete)
+    return frames + lifecycle.write_end(b"", model="m", output=encoder.items, usage=usage, finish=reason)
 
 
 WRITERS: Final = {"openai": write_chat, "responses": write_responses}

@@ -12,6 +12,7 @@ from app.dialects.chat.stream_splicer import SPLICED_FIELDS as CHAT_FIELDS
 from app.dialects.chat.stream_splicer import ChatStreamSplicer
 from app.dialects.responses.stream_splicer import SPLICED_FIELDS as RESPONSES_FIELDS
 from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
+from app.dialects.stream_relay import RelayOptions
 from tests.dialects.answer_corpus import CHAT_STREAMS, RESPONSES_STREAMS
 from tests.dialects.responses.streams import RelayedStream
 
@@ -52,7 +53,7 @@ def is_whole(pieces: Sequence[Any]) -> bool:
 
 @pytest.mark.parametrize("name", [name for name, pieces in CHAT_STREAMS.items() if is_whole(pieces)])
 def test_chunks_of_chat_providers_change_where_the_table_says(name: str) -> None:
-    splicer = ChatStreamSplicer(FIELDS, lambda _: LAST_FIELDS, include_usage=True, progress_stream=None, source="m")
+    splicer = ChatStreamSplicer(RelayOptions(FIELDS, lambda _: LAST_FIELDS, "m", True))
     events = cut(CHAT_STREAMS[name])
     frames = splicer.relay_events(events)
     splicer.record_stream_end()

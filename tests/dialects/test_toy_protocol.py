@@ -6,7 +6,7 @@ one, is `{"said": words}`, `{"end": reason, "cost": [prompt, answer]}` or `{"err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Literal, Self
 
@@ -14,12 +14,11 @@ import orjson
 import pytest
 
 from app.assembly import gateway
-from app.conversation.conversation_types import LogMessage
 from app.conversation.item import EditOperation, Item
 from app.dialects import client_dialects, item_decoding, provider_dialects
 from app.dialects.answer_decoding import Answer, AnswerDecoder
 from app.dialects.answer_events import AnswerValue, Begin, Failure, Finish, Text, Usage
-from app.dialects.answer_format import EventStyle
+from app.dialects.answer_format import AnswerFormat, StoredAnswer
 from app.dialects.assembled_answer import AssembledAnswer
 from app.dialects.body.counted_content import read_schemas
 from app.dialects.body.message import BodyMessage, decode_body
@@ -27,10 +26,10 @@ from app.dialects.body.message_edits import apply_edit_operations
 from app.dialects.body.message_fields import extract_text
 from app.dialects.client_dialects import ClientDialect
 from app.dialects.item_decoding import decode_item
-from app.dialects.provider_dialect import RenderedMessages, SelectedFields
+from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_body_fields, decode_field
 from app.dialects.request_translation import TranslatedFields
-from app.dialects.stream_relay import StreamRelay
+from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.errors import GatewayError
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.upstream import provider_contract
@@ -63,24 +62,11 @@ class ToyMessage(BodyMessage):
         return self.from_body(apply_edit_operations(self.body, operations))
 
 
-class ToyDecoder:
+class ToyDecoder(AnswerDecoder):
     """Answers of providers."""
 
     protocol = "toy"
-    has_awaited_call = False
-
-    def __init__(self, source_name: str = "upstream") -> None:
-        self.id: str | None = None
-        self.model: str | None = None
-        self.usage: dict[str, Any] | None = None
-        self.finish: str | None = None
-        self.error_data: bytes | None = None
-        self.is_complete = self.has_ended = self.holds_names = self.tells_others = False
-        self.awaited_name, self.words = "", ""
-
-    @property
-    def has_content(self) -> bool:
-        return bool(self.words)
+    words = ""
 
     def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
         event, values = orjson.loads(data), list[AnswerValue]()
@@ -92,6 +78,7 @@ class ToyDecoder:
             values.append(Begin(self.id))
         if words := event.get("said"):
             self.words += words
+            self.has_content = True
             values.append(Text(words))
         if "end" in event:
             self.finish, (asked, said) = event["end"], event["cost"]
@@ -106,20 +93,11 @@ class ToyDecoder:
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
         return self.whole
 
-    def decode_rest(self) -> list[AnswerValue]:
-        return []
-
     def build_item(self) -> Item:
         return ToyMessage.from_body({"role": "assistant", "content": self.words})
 
-    def build_alternatives(self) -> list[dict[str, Any]]:
-        return []
 
-    def build_facts(self) -> Mapping[str, Any]:
-        return {"id": self.id, "model": None, "finish_reason": self.finish, "usage": self.usage}
-
-
-class ToyProviderDialect:
+class ToyProviderDialect(ProviderDialect):
     """Requests to providers. Fields that the protocol lacks are left out."""
 
     protocol = client_protocol = "toy"
@@ -146,9 +124,6 @@ class ToyProviderDialect:
     ) -> RenderedMessages:
         return RenderedMessages([ToyMessage.from_body(decode_body(decode_item(bytes(raw)))).raw for raw in raws])
 
-    def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-        return {}
-
     def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
         return {}
 
@@ -169,9 +144,9 @@ class ToyRelay(StreamRelay):
     answer: AssembledAnswer
     answer_id: str | None = None
 
-    def __init__(self, decoder: AnswerDecoder, source: str) -> None:
-        super().__init__(source)
-        self.answer, self._decoder = AssembledAnswer(), decoder
+    def __init__(self, decoder: AnswerDecoder, options: RelayOptions) -> None:
+        super().__init__(AssembledAnswer(), options)
+        self._decoder = decoder
 
     def _relay_event(self, data: bytes, name: bytes) -> bytes:
         frames = self.relay_values(self._decoder.decode(data, name))
@@ -195,11 +170,10 @@ class ToyRelay(StreamRelay):
         return ToyMessage.from_body(decode_body(self.answer.build_item()))
 
 
-class ToyAnswerFormat:
+class ToyAnswerFormat(AnswerFormat):
     """Answers to clients. A client of the toy protocol sees no progress and no stored answers."""
 
     protocol = "toy"
-    answer_id: str | None = None
 
     def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
         return AssembledAnswer(answer.decode_whole(body)), body
@@ -211,19 +185,8 @@ class ToyAnswerFormat:
     def build_answer_message(self, answer: Answer) -> Item:
         return ToyMessage.from_body(decode_body(answer.build_item()))
 
-    def build_facts(self, answer: Answer) -> dict[str, Any]:
-        return {**answer.build_facts()}
-
-    def build_relay(
-        self,
-        answer: AnswerDecoder,
-        fields: bytes,
-        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
-        *,
-        include_usage: bool,
-        source: str,
-    ) -> ToyRelay:
-        return ToyRelay(answer, source)
+    def _make_relay(self, answer: AnswerDecoder, options: RelayOptions) -> ToyRelay:
+        return ToyRelay(answer, options)
 
     def render_error_frames(self, error: GatewayError) -> bytes:
         return b"data: %b\n\n" % orjson.dumps(error.build_body())
@@ -231,33 +194,14 @@ class ToyAnswerFormat:
     def complete_frames(self, last_frame: bytes) -> bytes:
         return b""
 
-    def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
-        return
-
-    def render_progress_start(self, event: Mapping[str, Any]) -> bytes:
+    def _render_progress(self, extra: Mapping[str, Any]) -> bytes:
         return b": a summary is made\n\n"
 
-    def render_heartbeat(self) -> bytes:
-        return b": wait\n\n"
+    def render_stored_answer(self, stored: StoredAnswer) -> bytes:
+        return orjson.dumps({"said": stored.entry.message.text})
 
-    def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
-        return b""
-
-    def render_stored_answer(
-        self, entry: LogMessage, model: str, gateway_fields: Mapping[str, Any], context: Mapping[str, Any]
-    ) -> bytes:
-        return orjson.dumps({"said": entry.message.text})
-
-    def render_stored_stream(
-        self,
-        entry: LogMessage,
-        model: str,
-        gateway_fields: Mapping[str, Any],
-        context: Mapping[str, Any],
-        *,
-        include_usage: bool,
-    ) -> Iterator[bytes]:
-        yield encode([Text(entry.message.text)])
+    def render_stored_stream(self, stored: StoredAnswer) -> Iterator[bytes]:
+        yield encode([Text(stored.entry.message.text)])
 
 
 def parse_toy_request(body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:

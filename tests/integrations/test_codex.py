@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import json
 import os
-import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import msgspec
 import pytest
 
 from tests.integrations.pages import WRITTEN_ADDRESS, Page
-from tests.integrations.scripted_agent import ScriptedAgent, estimate_tokens, find_facts
+from tests.integrations.scripted_agent import ScriptedAgent, estimate_tokens, find_facts, plant_facts
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, serving, stream, usage_chunk
 from tests.node.packages import node_with_packages
 from tests.support.gateway import World, world
@@ -191,17 +190,6 @@ async def test_a_responses_provider_gets_its_items_back(codex: list[str], tmp_pa
     # The same bytes in each request: what went to the provider once goes there again as it was.
     raw_items = [msgspec.json.decode(body, type=dict[str, msgspec.Raw])["input"] for body in upstream.bodies]
     assert all(bytes(now).startswith(bytes(before)[:-1]) for before, now in itertools.pairwise(raw_items[:3]))
-
-
-def plant_facts(folder: Path, *, count: int, words: int) -> list[str]:
-    """Writes a file for each fact, with that many words around it. Returns the facts."""
-    facts = []
-    for number in range(1, count + 1):
-        draw = random.Random(number)
-        facts.append(f"FACT-{number} is {draw.choice(('red', 'green', 'blue'))}-{draw.randrange(10_000)}")
-        text = " ".join(f"{draw.choice(('alpha', 'beta', 'gamma'))}{draw.randrange(1000)}" for _ in range(words))
-        (folder / f"file-{number}.txt").write_text(f"{facts[-1]}\n{text}\n")
-    return facts
 
 
 def make_agent(folder: Path, count: int) -> ScriptedAgent:

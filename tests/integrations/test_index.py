@@ -8,6 +8,7 @@ import pytest
 
 from tests.integrations import (
     test_chat_uis,
+    test_claude_code,
     test_codex,
     test_javascript_clients,
     test_providers,
@@ -23,7 +24,13 @@ ROW = re.compile(r"^\| \[[^]]+\]\(([\w-]+)\.md\) \|(?:.*\|)? ([\w ]+) \|$", re.M
 def test_each_page_has_one_row_with_its_status() -> None:
     status = ROW.findall(Page("index").text)
     assert sorted(name for name, _ in status) == NAMES
-    run = {*test_python_clients.FRAMEWORKS, *test_javascript_clients.PAGES, test_codex.PAGE.name, "curl"}
+    run = {
+        *test_python_clients.FRAMEWORKS,
+        *test_javascript_clients.PAGES,
+        test_claude_code.PAGE.name,
+        test_codex.PAGE.name,
+        "curl",
+    }
     assert {name for name, said in status if said == "run in CI"} == run
     assert {name for name, said in status if said == "checked"} == {*test_providers.PAGES, *test_chat_uis.PAGES}
 

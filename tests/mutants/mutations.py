@@ -359,7 +359,7 @@ CONTEXT: Final = (
         "app/context/plan/policy.py",
         "buffer_max_ratio: float = 0.3",
         "buffer_max_ratio: float = 0.6",
-        (f"{PLAN}::test_fewer_turns_stay_verbatim_when_they_are_long[800-3]",),
+        ("tests/context/plan/test_checkpoint.py::test_a_checkpoint_covers_the_whole_log_up_to_the_turns_that_stay",),
         "Verbatim turns take twice the share of the window that the documentation says.",
     ),
     Mutation(
@@ -737,7 +737,7 @@ UPSTREAM: Final = (
     Mutation(
         "error-chunk",
         "app/dialects/chat/stream_splicer.py",
-        "if answer.error is not None or name == ERROR_EVENT:",
+        "if answer.error_data is not None or name == ERROR_EVENT:",
         "if name == ERROR_EVENT:",
         (
             "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",

@@ -1,4 +1,4 @@
-"""The same agent run by both protocols: each client sends it turn by turn in its own way, to a model that answers as
+"""The same agent run by all protocols: each client sends it turn by turn in its own way, to a model that answers as
 the run goes on."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from app.context.count.tokenizers import load_tokenizer
+from app.conversation.json_text import encode_compact_json
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.scenarios.rewriting import find_orphan, words
 from tests.support.chat_counter import ChatCounter
@@ -111,6 +112,39 @@ def convert_to_items(message: Body) -> list[Body]:
     return [message]
 
 
+def convert_to_messages(messages: Sequence[Body]) -> list[Body]:
+    """Returns chat messages of a run as a Messages client sends them: the results of one round in one message."""
+    converted: list[Body] = []
+    for message in messages:
+        if message["role"] != "tool":
+            converted.append({"role": message["role"], "content": message["content"]})
+            continue
+        result_block = {
+            "type": "tool_result",
+            "tool_use_id": message["tool_call_id"],
+            "content": message["content"],
+        }
+        if not (converted and isinstance(converted[-1]["content"], list)):
+            converted.append({"role": "user", "content": []})
+        converted[-1]["content"].append(result_block)
+    return converted
+
+
+def compact_arguments(run: Run) -> Run:
+    """Returns a run whose arguments of calls are written without spaces: the Messages API has objects in their place,
+    and not their texts."""
+
+    def compact(one: Body) -> Body:
+        arguments = json.loads(one["function"]["arguments"] or "{}")
+        return {**one, "function": {**one["function"], "arguments": encode_compact_json(arguments)}}
+
+    messages = [
+        {**message, "tool_calls": list(map(compact, message["tool_calls"]))} if message.get("tool_calls") else message
+        for message in run.messages
+    ]
+    return Run(run.name, messages, run.tools)
+
+
 @dataclass
 class Turn:
     """What a request caused.
@@ -145,7 +179,8 @@ class AgentClient:
     has_instructions: bool = False
 
     async def send_run(self, run: Run) -> list[Turn]:
-        send: Callable[..., Any] = self._send_chat if self.protocol == "chat" else self._send_responses
+        senders: dict[str, Callable[..., Any]] = {"chat": self._send_chat, "responses": self._send_responses}
+        send = senders.get(self.protocol, self._send_messages)
         turns: list[Turn] = []
         state: Body = {"history": [], "names": {}}
         for start, end in run.list_steps():
@@ -177,6 +212,19 @@ class AgentClient:
         state["history"] += [*new, answer["choices"][0]["message"]]
         if self.way == "conversation":
             state["names"] = {"conversation_id": answer["conversation_id"]}
+        return answer
+
+    async def _send_messages(self, run: Run, new: Sequence[Body], state: Body) -> Body:
+        system_fields = {"system": run.messages[0]["content"]} if run.messages[0]["role"] == "system" else {}
+        sent = convert_to_messages([message for message in new if message["role"] != "system"])
+        tools = [
+            {"name": one["function"]["name"], "input_schema": one["function"]["parameters"]}
+            | ({"description": one["function"]["description"]} if "description" in one["function"] else {})
+            for one in run.tools
+        ]
+        body = {"model": "m", "messages": [*state["history"], *sent], **system_fields, **self.fields}
+        answer = await self._post(run, "/messages", body | ({"tools": tools} if tools else {}))
+        state["history"] += [*sent, {"role": "assistant", "content": answer["content"]}]
         return answer
 
     async def _send_responses(self, run: Run, new: Sequence[Body], state: Body) -> Body:

@@ -1,4 +1,5 @@
-"""An agent's run through the Responses API gets the same views as through Chat Completions, at every turn."""
+"""An agent's run through the Responses API and the Messages API gets the same views as through Chat Completions, at
+every turn."""
 
 from __future__ import annotations
 
@@ -11,10 +12,20 @@ import httpx
 import pytest
 
 from tests.live import gateway, serving
-from tests.scenarios.agent_talks import AgentClient, Body, Run, RunModel, Turn, drop_null_fields, make_run
+from tests.scenarios.agent_talks import (
+    AgentClient,
+    Body,
+    Run,
+    RunModel,
+    Turn,
+    compact_arguments,
+    drop_null_fields,
+    make_run,
+)
 from tests.shared_data import agent_tools, needs_recordings, recorded
 from tests.support.gateway import is_summary
 
+MAX_TOKENS = 500
 AGENT_RUNS_STEP = int(os.environ.get("AGENT_RUNS_STEP", "12"))
 """Every so manieth recorded run is sent."""
 WAYS: list[tuple[str, str, dict[str, Any]]] = [
@@ -109,3 +120,34 @@ async def test_views_of_recorded_runs_equal_those_of_chat(
     turns = await check_equality(runs, window, way, chat_way, more)
     print(f"{way} {window}: {sum(map(len, turns))} turns, {count_compactions(turns)} with a compaction")
     assert count_compactions(turns)
+
+
+async def check_messages(runs: Sequence[Run], window: int) -> list[list[Turn]]:
+    """Compares a Messages client with a chat client. The Messages API needs a limit, so both set one."""
+    compacted = list(map(compact_arguments, runs))
+    fields = {"max_tokens": MAX_TOKENS}
+    by_chat = await send_runs(compacted, window, "chat", "resent", fields=fields)
+    by_messages = await send_runs(compacted, window, "messages", "resent", fields=fields)
+    for run, chat, messages in zip(runs, by_chat, by_messages, strict=True):
+        for number, (expected, turn) in enumerate(zip(chat, messages, strict=True)):
+            where = (run.name, number)
+            assert list_requests(turn) == list_requests(expected), where
+            assert (turn.status, turn.usage) == (expected.status, expected.usage), where
+            assert simplify_context(turn.context) == simplify_context(expected.context), where
+    return by_messages
+
+
+@pytest.mark.parametrize("window", [4_096, 8_192])
+async def test_views_of_messages_equal_those_of_chat(window: int) -> None:
+    assert count_compactions(await check_messages([make_run(1), make_run(2)], window)) >= 2
+
+
+@needs_recordings
+@pytest.mark.parametrize("window", [4_096, 8_192])
+async def test_views_of_recorded_runs_by_messages_equal_those_of_chat(window: int) -> None:
+    tools = agent_tools()
+    runs = [
+        Run(line["id"], line["messages"], tools.get(line.get("tools_ref", ""), []))
+        for line in recorded("agent_trajectories_dev.jsonl")[::AGENT_RUNS_STEP]
+    ]
+    assert count_compactions(await check_messages(runs, window))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from app.conversation.identity import extract_family_root
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.scenarios.rewriting import (
     COUNTER,
@@ -536,6 +537,38 @@ async def test_equal_threads_stay_apart_after_their_client_compacts(tmp_path: Pa
             assert place.contents(*thread.ids) == [message["content"] for message in thread.messages]
         asked = [message["content"] for message in model.asked[-1]["messages"]]
         assert asked == [message["content"] for message in [SYSTEM, *thread.tell(thread.messages[:-1])]]
+
+
+@pytest.mark.parametrize("form", ["{}", "<analysis>\nFirst a1.\n</analysis>\n\n<summary>\n{}\n</summary>"])
+async def test_a_client_that_keeps_nothing_but_its_summary_and_the_newest_answer_keeps_its_conversation(
+    form: str, tmp_path: Path
+) -> None:
+    """As Claude Code does, which also adds messages of its own, and shows the text of the summary without its tags. An
+    agent of the same session that is asked about the summary begins a conversation."""
+    told, later = f"The archive says: {words('archive', 40)}", f"Later: {words('later', 40)}"
+    said = ["Done.", form.format(told), later, "More.", "Yes."]
+    async with kept(tmp_path / "kept.db", ScriptedUpstream(*map(completion, said))) as place:
+        session: dict[str, Any] = {"headers": {"x-claude-code-session-id": "0198f2c4-session"}}
+        first = await place.say([user("Open the archive.")], **session)
+        await place.say([user("Open the archive."), user("Write a summary of everything.")], **session)
+        history = [
+            user(f"This session is being continued.\n\nSummary:\n{told}\n\nGo on."),
+            assistant("Done."),
+            user("/compact"),
+            assistant("No response requested."),
+            user("What now?"),
+        ]
+        second = await place.say(history, **session)
+        third = await place.say([*history, assistant(later), user("And then?")], **session)
+        other = await place.say([user(f"Is this true?\n\nSummary:\n{told}")], **session)
+        ids = [body["conversation_id"] for body in (first, second, third, other)]
+        assert ids[1] == ids[2]
+        roots = [extract_family_root(one) for one in ids]
+        assert roots[0] == roots[1] != roots[3]
+        contents = place.contents(ids[1])
+        assert contents[0] == "Open the archive."
+        assert [contents.count(text) for text in ("Done.", "No response requested.", "What now?", later)] == [1] * 4
+        assert place.contents(ids[3])[-1] == "Yes."
 
 
 async def test_an_answer_that_came_twice_proves_neither_conversation(tmp_path: Path) -> None:

@@ -25,11 +25,12 @@ from app.conversations.history.readable_log import build_message_row
 from app.conversations.items.item_building import build_items, parse_item_id
 from app.conversations.items.item_parser import parse_items
 from app.conversations.transfer import import_file_parser
+from app.dialects.answer_format import Progress
 from app.dialects.body.canonical_message import canonicalize_message
 from app.dialects.body.message import ChatMessage
 from app.dialects.body.message_checks import check_messages
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
-from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames
+from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
@@ -145,7 +146,7 @@ def events(data: bytes) -> None:
 
 def stream(data: bytes) -> None:
     """A provider's stream on its way to a client: what goes out is events of one JSON object each, with our fields."""
-    early = CompactionProgressStream(completion_id="c", created=1, model="m", style="chunk", fields=b'"f":1')
+    early = Progress(completion_id="c", created=1, model="m", style="chunk", fields=b'"f":1')
     for begun in (None, early):
         frames, relay = relayed(data.split(CUT), early=begun)
         if relay.stream_failure is not None:
@@ -235,7 +236,7 @@ def items(data: bytes) -> None:
         return
     try:
         for one in parse_items(value if isinstance(value, list) else [value], open_calls=None):
-            _look_at(one.message.raw)
+            _look_at(one.raw)
     except InvalidRequest as error:
         _check_refusal(error)
 

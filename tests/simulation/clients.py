@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from app.api.edge.unknown_paths import CHAT_PATH, MESSAGES_PATH
 from tests.simulation.gateway import Answer, ConnectionLost, SimulatedGateway
+from tests.simulation.messages_client import build_messages_body, read_message
 from tests.simulation.provider import CURRENT, FAQ, MARKER, SentRequest, find_markers, make_words
 
 Message = dict[str, Any]
@@ -117,6 +119,7 @@ class Kind:
         shape: makes the messages of a request out of the client's history.
         identity: `none`, `id` (history and id) or `append` (id and only what is new).
         acts: what it does beside saying something.
+        speaks_messages: it is a client of the Messages API.
         is_logged_whole: the log under the id of an answer has exactly the user messages of the client's history.
     """
 
@@ -129,6 +132,7 @@ class Kind:
     names_end_user: bool = False
     start: tuple[Message, ...] = ()
     is_logged_whole: bool = True
+    speaks_messages: bool = False
 
 
 KINDS: Final = {
@@ -176,6 +180,22 @@ KINDS: Final = {
     ),
     "few_shot": Kind(start=tuple(FEW_SHOT), acts=("faq", "regenerate")),
 }
+MESSAGES_ACTS: Final = ("faq", "retry", "retry_with_key", "leave", "paste", "twice")
+MESSAGES_KINDS: Final = {
+    "messages": Kind(speaks_messages=True, acts=(*MESSAGES_ACTS, "regenerate", "edit")),
+    "messages_tools": Kind(speaks_messages=True, tools=True, acts=MESSAGES_ACTS),
+    "messages_id": Kind(speaks_messages=True, identity="id", tools=True, acts=("faq", "retry", "leave", "delete")),
+    "messages_append": Kind(
+        speaks_messages=True, identity="append", tools=True, acts=("faq", "retry_with_key", "leave")
+    ),
+    "messages_window": Kind(speaks_messages=True, shape=keep_turns(4), tools=True, is_logged_whole=False),
+    "messages_mask": Kind(speaks_messages=True, shape=mask_results, tools=True),
+    "messages_notes": Kind(speaks_messages=True, shape=add_notes),
+    "messages_summary": Kind(speaks_messages=True, shape=summarize_self, is_logged_whole=False),
+    "messages_prefill": Kind(speaks_messages=True, acts=("prefill", "faq"), is_logged_whole=False),
+}
+"""Clients of the Messages API. They have scripts of their own, so that the seeds of the others tell the same."""
+ALL_KINDS: Final = {**KINDS, **MESSAGES_KINDS}
 
 
 class Client:
@@ -191,7 +211,7 @@ class Client:
     """
 
     def __init__(self, name: str, voice: str, kind: str, model: str, world: Any) -> None:
-        self.name, self.voice, self.kind, self.model, self.world = name, voice, KINDS[kind], model, world
+        self.name, self.voice, self.kind, self.model, self.world = name, voice, ALL_KINDS[kind], model, world
         self.gateway: SimulatedGateway = world.gateway
         self.history: list[Message] = list(self.kind.start)
         self.known: set[str] = set()
@@ -341,6 +361,8 @@ class Client:
             headers["x-context-mode"] = "append"
         if act == "retry_with_key" or rng.random() < 0.1:
             headers["idempotency-key"] = f"{self.name}-{rng.getrandbits(40)}"
+        if self.kind.speaks_messages:
+            body = build_messages_body(body)
         raw = json.dumps(body, ensure_ascii=False).encode()
         hang_up = rng.randrange(4) if act == "leave" else None
         is_new = appends or (self.named_id is not None and all(one["role"] == "user" for one in told))
@@ -385,13 +407,14 @@ class Client:
         )
         token = CURRENT.set(sent)
         try:
-            answer = await self.gateway.post(raw, headers, hang_up_after)
+            path = MESSAGES_PATH if self.kind.speaks_messages else CHAT_PATH
+            answer = await self.gateway.post(raw, headers, hang_up_after, path=path)
         except ConnectionLost:
             return None
         finally:
             CURRENT.reset(token)
         self.known |= find_markers(answer.text)
-        message, fields = read_answer(answer)
+        message, fields = (read_message if self.kind.speaks_messages else read_answer)(answer)
         if message is not None:
             self.known |= find_markers(json.dumps(message, ensure_ascii=False))
         self.has_whole_answer = answer.is_whole

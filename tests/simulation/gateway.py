@@ -15,7 +15,7 @@ from starlette.routing import Router
 
 from app.api.edge.headers import RequestIdMiddleware
 from app.api.edge.request_reader import BodyLimitMiddleware
-from app.api.edge.unknown_paths import CHAT_PATH
+from app.api.edge.unknown_paths import CHAT_PATH, MESSAGES_PATH
 from app.assembly import gateway as gateway_module
 from app.assembly.gateway import Gateway, new_request_id
 from app.conversations.history.conversation_records import ConversationRecords
@@ -136,9 +136,7 @@ class SimulatedGateway:
         with patch.object(gateway_module, "build_providers", lambda _: {"upstream": self._provider}):
             self._gateway = Gateway(settings, None, dependencies)
         # The endpoint without FastAPI, whose other routes take longer to build than thirty turns.
-        limited = BodyLimitMiddleware(
-            self._gateway.chat_endpoint, settings.server.body_limit_bytes, self._gateway.body_budget
-        )
+        limited = BodyLimitMiddleware(self._answer, settings.server.body_limit_bytes, self._gateway.body_budget)
         application: Any = Router(lifespan=self._gateway.run_lifespan)
         application.mount("", RequestIdMiddleware(limited, new_request_id))
         self._application = application
@@ -157,6 +155,10 @@ class SimulatedGateway:
             await asyncio.sleep(1)  # the store is away: who runs the process starts it again
             await self.start()
         self._is_serving.set()
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        endpoints = {CHAT_PATH: self._gateway.chat_endpoint, MESSAGES_PATH: self._gateway.messages_endpoint}
+        await endpoints[scope["path"]](scope, receive, send)
 
     def protect(self, task: asyncio.Task[Any]) -> None:
         """Marks a task as the simulation's own: a kill does not end it."""
@@ -220,8 +222,10 @@ class SimulatedGateway:
             return None
         return cast(Result, task.result())
 
-    async def post(self, body: bytes, headers: Mapping[str, str], hang_up_after: int | None = None) -> Answer:
-        """Asks for a chat completion. With `hang_up_after` the client leaves after so many pieces of the body,
+    async def post(
+        self, body: bytes, headers: Mapping[str, str], hang_up_after: int | None = None, *, path: str = CHAT_PATH
+    ) -> Answer:
+        """Asks for an answer. With `hang_up_after` the client leaves after so many pieces of the body,
         with 0 at some time within a second.
 
         Raises:
@@ -234,8 +238,8 @@ class SimulatedGateway:
             "http_version": "1.1",
             "method": "POST",
             "scheme": "http",
-            "path": CHAT_PATH,
-            "raw_path": CHAT_PATH.encode(),
+            "path": path,
+            "raw_path": path.encode(),
             "query_string": b"",
             "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
             "client": ("127.0.0.1", 1),

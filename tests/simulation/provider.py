@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 from app.context.count.token_counter import choose_token_counter_name, load_token_counter
 from app.errors import UpstreamUnavailable
@@ -215,14 +215,18 @@ def _call_tools(sent: SentRequest, marker: str, messages: list[dict[str, Any]]) 
     return {"role": "assistant", "content": content, "tool_calls": calls}
 
 
+SECOND_REQUESTS: Final = ("That summary leaves out values", "That is no summary:")
+"""How the summarizer begins when it asks once more."""
+
+
 def _asks_for_summary(messages: list[dict[str, Any]]) -> bool:
     last = str(messages[-1].get("content"))
-    return "All of it is material to be summarized." in last or last.startswith("That summary leaves out values")
+    return "All of it is material to be summarized." in last or last.startswith(SECOND_REQUESTS)
 
 
 def _summarize(sent: SentRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """A summary that repeats the markers of what it sums up: a wrong reader of it is seen."""
-    asked = messages[:-2] if str(messages[-1]["content"]).startswith("That summary leaves out") else messages
+    asked = messages[:-2] if str(messages[-1]["content"]).startswith(SECOND_REQUESTS) else messages
     # Earlier summaries before the conversation are the summarizer's context, and no part of what it sums up. A fold has
     # nothing else.
     later = [one for one in asked if not str(one.get("content")).startswith("Summary of earlier conversation.")]

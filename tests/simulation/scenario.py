@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tests.simulation.clients import KINDS, Client, Message, list_user_markers
+from tests.simulation.clients import ALL_KINDS, KINDS, Client, Message, list_user_markers
 from tests.simulation.gateway import WINDOWS, SimulatedGateway, seed_ids
 from tests.simulation.provider import CURRENT, MARKER, ScriptedProvider, SentRequest, find_markers, find_others
 from tests.simulation.virtual_time import Deadlock, VirtualTimeLoop, run_in_virtual_time
@@ -77,8 +77,8 @@ def make_script(seed: int, kinds: Sequence[str] = tuple(KINDS), faults: bool | N
         earlier = [step for step in steps if twin is not None and step.who == twin.name]
         for index in range(rng.choice((4, 10, 25))):
             at += rng.choice((0.1, 1.0, 3.0, 20.0)) * rng.random()
-            weights = [1.0] * len(KINDS[kind].acts)
-            act = rng.choices(["say", *KINDS[kind].acts], [2 * sum(weights), *weights])[0]
+            weights = [1.0] * len(ALL_KINDS[kind].acts)
+            act = rng.choices(["say", *ALL_KINDS[kind].acts], [2 * sum(weights), *weights])[0]
             if index == 0 and rng.random() < 0.4:
                 act = "greet"
             twin_step = earlier[index] if index < len(earlier) and rng.random() < 0.95 else None

@@ -16,6 +16,7 @@ from app.conversations.items.item_reader import ItemReader
 from app.errors import UpstreamUnavailable
 from app.upstream.provider_contract import UpstreamRequest
 from tests.selection import IS_FULL_RUN
+from tests.simulation.clients import MESSAGES_KINDS
 from tests.simulation.provider import CURRENT, FAQ, ScriptedProvider, ScriptedReply, find_markers
 from tests.simulation.scenario import Statistics, find_failure, make_script, run_script, shorten
 
@@ -43,6 +44,14 @@ def silence() -> Iterator[None]:
 )
 def test_no_script_breaks_an_invariant(seeds: Sequence[int]) -> None:
     found = find_failure(seeds)
+    if found is not None:
+        script, failure = found
+        pytest.fail(f"{failure.invariant}: {failure.text}\n{shorten(script, failure)}")
+
+
+@pytest.mark.timeout(300)
+def test_no_script_with_clients_of_the_messages_api_breaks_an_invariant() -> None:
+    found = find_failure(range(1, SEEDS_IN_TEST // 2), [*MESSAGES_KINDS, "resend", "resend_tools", "end_user"])
     if found is not None:
         script, failure = found
         pytest.fail(f"{failure.invariant}: {failure.text}\n{shorten(script, failure)}")

@@ -53,6 +53,7 @@ class MessagesUpstream(ScriptedUpstream):
 
     Attributes:
         refusals: the messages of the errors.
+        signatures: those of all thinking that it was asked to sign, in order.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class MessagesUpstream(ScriptedUpstream):
         self.default_answer = default or (lambda body: [SAID])
         self.window = window
         self.refusals: list[str] = []
+        self.signatures: list[str] = []
 
     def _reply(self, body: dict[str, Any]) -> Reply:
         tokens = sum(len(json.dumps(body.get(name))) for name in ("system", "messages", "tools")) // 4
@@ -102,7 +104,8 @@ class MessagesUpstream(ScriptedUpstream):
         if block["type"] != "thinking" or block["signature"]:
             return dict(block)
         messages = [one for one in body["messages"] if one["role"] != "system"]
-        return {**block, "signature": sign_thinking(messages, block)}
+        self.signatures.append(sign_thinking(messages, block))
+        return {**block, "signature": self.signatures[-1]}
 
 
 class MessagesWorld(World):

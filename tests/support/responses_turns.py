@@ -16,7 +16,7 @@ from app.conversation.conversation_types import Conversation
 from app.conversation.identity import PrefixCache
 from app.conversation.item import Item
 from app.dialects.body.message import ChatMessage
-from app.dialects.items.input_items import encode_instructions, encode_text_input, group_input_items
+from app.dialects.items.input_items import encode_instructions, encode_text_input
 from app.dialects.items.message import ResponsesMessage
 from app.pipeline.admission.answer_replay import REQUEST_DIGEST, StoredAnswers
 from app.pipeline.background_tasks import BackgroundTasks
@@ -28,6 +28,7 @@ from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.store.leases import LeaseKeeper
+from tests.support.input_items import group_input_items
 
 ENCODING = "o200k_base"
 _numbers = itertools.count(1)

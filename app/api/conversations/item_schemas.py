@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 from pydantic import Field, WithJsonSchema
 
 from app.api.resource_schemas import Described
-from app.conversations.items.item_parser import ITEM_SHAPES, MAX_ITEMS
+from app.conversations.items.item_parser import MAX_ITEMS
+from app.dialects.items.input_items import MessageFields, UsualItem
 
 _SCHEMA_REFERENCE: Final = "#/items/{name}"
 
@@ -27,7 +28,7 @@ def _inline_references(schema: Any, definitions: dict[str, Any]) -> Any:
 
 def _build_items_schema() -> dict[str, Any]:
     shapes, definitions = msgspec.json.schema_components(
-        dict.fromkeys(ITEM_SHAPES.values()), ref_template=_SCHEMA_REFERENCE
+        [MessageFields, *get_args(UsualItem)], ref_template=_SCHEMA_REFERENCE
     )
     return {"anyOf": [_inline_references(shape, definitions) for shape in shapes]}
 

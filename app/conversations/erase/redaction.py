@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
-from app.conversations.items.item_building import CALL_TYPES, DELETED, ITEM_FIELDS
+from app.conversations.items.item_building import CALL_TYPES, DELETED
 from app.dialects.body.message import ChatMessage
 from app.dialects.items.item_redaction import redact_items
 from app.dialects.items.message import ResponsesMessage
@@ -21,8 +21,9 @@ from app.dialects.redaction import drop_other_fields, redact_call, redact_reason
 DELETED_MARK: Final = "[deleted]"
 ERASED_MARK: Final = "[erased]"
 """The marks that replace a text that was deleted, or erased."""
-CONTENT_META_KEYS: Final = ("alternatives", ITEM_FIELDS)
-"""Keys of `LogMessage.meta` that repeat content of the message; erasure removes them."""
+CONTENT_META_KEYS: Final = ("alternatives", "item")
+"""Keys of `LogMessage.meta` that repeat content of the message; erasure removes them. Items that were added by version
+0.1.0 have `item`."""
 
 
 def redact_item(

@@ -1,9 +1,7 @@
 """Builds items of OpenAI's Conversations API from a log. Pure.
 
 A chat message becomes one item or several: its reasoning, its text, each of its calls. An item's id contains the
-message's link, so the id is the same in every branch that shares the message. Fields that a client sent with an item
-and that a chat message does not have are in `LogMessage.meta["item"]` (`conversations.items.item_parser`), and are
-added to the item again.
+message's link, so the id is the same in every branch that shares the message.
 """
 
 from __future__ import annotations
@@ -16,17 +14,14 @@ from typing import Any, Final, Literal
 import msgspec
 
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.conversation.item import TOOL_RESULT_ROLES, Item, ToolCall
+from app.conversation.item import TOOL_RESULT_ROLES
 from app.dialects.item_decoding import decode_item
+from app.dialects.items.chat_message_items import build_shown_items
 from app.dialects.items.item_kinds import CALL_OUTPUT_TYPES
 from app.dialects.items.item_parts import (
-    begins_with_text,
-    build_item_text_part,
-    build_message_parts,
-    build_reasoning_fields,
-    build_speaker_fields,
     build_tool_output,
 )
+from app.dialects.items.listed_items import complete_item
 from app.dialects.items.message import ResponsesMessage
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 
@@ -34,12 +29,8 @@ ItemObject = dict[str, Any]
 ItemKind = Literal["msg", "fc", "fco", "ctc", "rs"]
 """Message or an item of a hosted tool, call, a call's output, call of a custom tool, reasoning."""
 
-ITEM_FIELDS: Final = "item"
-"""Key in `LogMessage.meta`: fields of a client's items that a chat message does not have, by `message`, `reasoning`,
-`output`, and a list of `calls`."""
 DELETED: Final = "deleted"
 """Key in `LogMessage.meta`: which of the message's items were deleted."""
-ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
 CALL_TYPES: Final = tuple(CALL_OUTPUT_TYPES)
 """Types of items that are tool calls."""
 KINDS_BY_TYPE: Final[Mapping[str, ItemKind]] = {
@@ -98,38 +89,33 @@ def build_items(entry: LogMessage, *, call: LogMessage | None = None, with_delet
         with_deleted: with deleted items, in their redacted form.
     """
     if isinstance(entry.message, ResponsesMessage):
-        kinds_and_items = _build_own_items(entry.message)
+        items = [_build_own_item(item) for item in entry.message.items]
     elif entry.message.role in TOOL_RESULT_ROLES:
-        kinds_and_items = _build_tool_result_items(entry, call)
+        items = [_build_tool_result_item(entry, call)]
     else:
-        kinds_and_items = _build_message_items(entry)
-    items = _assign_item_ids(entry, kinds_and_items)
+        status = "incomplete" if entry.incomplete else "completed"
+        items = build_shown_items(
+            entry.message,
+            status,
+            lambda one, number, _: derive_call_id(entry.seq, number) if one.id is None else one.id,
+        )
+    items = _assign_item_ids(entry, items)
     deleted = () if with_deleted else ((entry.meta or {}).get(DELETED) or {}).get("parts", ())
     return [item for part, item in enumerate(items) if part not in deleted]
 
 
 def find_message_item_id(entry: LogMessage) -> str:
     """Returns the id of a message's `message` item; of its first item if it has none."""
-    if _begins_with_message_item(entry.message):
-        return build_item_id("msg", entry, 0)
     items = build_items(entry, with_deleted=True)
     return str(next((item["id"] for item in items if item["type"] == "message"), items[0]["id"]))
-
-
-def _begins_with_message_item(message: Item) -> bool:
-    """Returns whether a message's first item is certainly a `message` item. That is so for nearly all messages, and
-    their ids are then made without building items."""
-    if isinstance(message, ResponsesMessage):
-        return False
-    return message.role not in TOOL_RESULT_ROLES and begins_with_text(message)
 
 
 def build_instruction_items(conversation: Conversation) -> list[ItemObject]:
     """Builds items from a conversation's stored instructions, which come before the log."""
     items = []
     for index, raw in enumerate(conversation.state.get(STORED_INSTRUCTIONS, ())):
-        fields = _build_message_fields(decode_item(raw.encode()))
-        items.append({"id": _build_instruction_id(index, raw), **fields, "status": "completed"})
+        (item,) = build_shown_items(decode_item(raw.encode()), "completed", lambda *_: "")
+        items.append({"id": _build_instruction_id(index, raw), **item})
     return items
 
 
@@ -160,90 +146,21 @@ def _build_instruction_id(index: int, raw: str) -> str:
     return f"msg_i{index:04x}{hashlib.sha256(raw.encode()).hexdigest()[:LINK_HEX_CHARS]}"
 
 
-def _assign_item_ids(entry: LogMessage, kinds_and_items: Sequence[tuple[ItemKind, ItemObject]]) -> list[ItemObject]:
+def _assign_item_ids(entry: LogMessage, items: Sequence[ItemObject]) -> list[ItemObject]:
     created = {"created_at": int(entry.created_at.timestamp())} if entry.created_at else {}
     return [
-        {"id": build_item_id(kind, entry, part), **item, **created} for part, (kind, item) in enumerate(kinds_and_items)
+        {"id": build_item_id(KINDS_BY_TYPE.get(item["type"], "msg"), entry, part), **item, **created}
+        for part, item in enumerate(items)
     ]
 
 
-def _build_own_items(message: ResponsesMessage) -> list[tuple[ItemKind, ItemObject]]:
-    """Returns the items of a message of the Responses protocol. The client's or provider's `id` becomes `client_id`,
+def _build_own_item(item: ItemObject | str) -> ItemObject:
+    """Returns an item of a message of the Responses protocol. The client's or provider's `id` becomes `client_id`,
     because the gateway gives the item an id of its own."""
-    kinds_and_items: list[tuple[ItemKind, ItemObject]] = []
-    for item in message.items:
-        client_item: ItemObject = {"role": "system", "content": item} if isinstance(item, str) else dict(item)
-        client_id = client_item.pop("id", None)
-        fields = {"status": "completed", "type": "message", **client_item}
-        if isinstance(fields.get("content"), str):
-            fields["content"] = [build_item_text_part(fields["content"], is_answer=fields.get("role") == "assistant")]
-        if client_id is not None:
-            fields["client_id"] = client_id
-        kinds_and_items.append((KINDS_BY_TYPE.get(fields["type"], "msg"), fields))
-    return kinds_and_items
-
-
-def _build_message_items(entry: LogMessage) -> list[tuple[ItemKind, ItemObject]]:
-    message, client_fields = entry.message, _read_client_item_fields(entry)
-    status = "incomplete" if entry.incomplete else "completed"
-    kinds_and_items: list[tuple[ItemKind, ItemObject]] = []
-    if message.role == "assistant" and (reasoning := build_reasoning_fields(message)) is not None:
-        kinds_and_items.append(
-            ("rs", {"type": "reasoning", **reasoning, "status": status, **client_fields.get("reasoning", {})})
-        )
-    calls = _build_call_items(entry, client_fields, status)
-    said = _build_message_fields(message)
-    if said["content"] or not (kinds_and_items or calls):
-        kinds_and_items.append(
-            ("msg", _add_client_item_fields({**said, "status": status}, client_fields.get("message", {})))
-        )
-    return kinds_and_items + calls
-
-
-def _build_message_fields(message: Item) -> ItemObject:
-    return {
-        "type": "message",
-        "role": message.role if message.role in ITEM_ROLES else "unknown",
-        "content": build_message_parts(message),
-        **build_speaker_fields(message),
-    }
-
-
-def _add_client_item_fields(item: ItemObject, client_fields: Mapping[str, Any]) -> ItemObject:
-    """Adds the client's other fields to an item and its parts."""
-    parts = client_fields.get("content", ())
-    # A redaction may have changed the content; then the client's fields fit no part any more.
-    if len(parts) == len(item["content"]):
-        item["content"] = [
-            _drop_foreign_annotations({**part, **more}) for part, more in zip(item["content"], parts, strict=True)
-        ]
-    return {**item, **{name: value for name, value in client_fields.items() if name != "content"}}
-
-
-def _drop_foreign_annotations(part: ItemObject) -> ItemObject:
-    """Removes annotations from any part but a model's text, as OpenAI's schema requires."""
-    return part if part["type"] == "output_text" else {name: part[name] for name in part if name != "annotations"}
-
-
-def _build_call_items(
-    entry: LogMessage, client_fields: Mapping[str, Any], status: str
-) -> list[tuple[ItemKind, ItemObject]]:
-    if entry.message.role != "assistant":
-        return []
-    calls = entry.message.calls
-    call_fields = client_fields.get("calls", ())
-    more = call_fields if len(call_fields) == len(calls) else [{}] * len(calls)
-    return [_build_call_item(call, entry.seq, index, status, more[index]) for index, call in enumerate(calls)]
-
-
-def _build_call_item(
-    call: ToolCall, seq: int, index: int, status: str, client_fields: Mapping[str, Any]
-) -> tuple[ItemKind, ItemObject]:
-    named = {"call_id": derive_call_id(seq, index) if call.id is None else call.id, "name": call.name}
-    more = {"status": status, **client_fields}
-    if call.kind == "custom":
-        return "ctc", {"type": "custom_tool_call", **named, "input": call.arguments, **more}
-    return "fc", {"type": "function_call", **named, "arguments": call.arguments, **more}
+    client_item: ItemObject = {"role": "system", "content": item} if isinstance(item, str) else dict(item)
+    client_id = client_item.pop("id", None)
+    fields = {"status": "completed", **complete_item(client_item)}
+    return fields if client_id is None else {**fields, "client_id": client_id}
 
 
 def derive_call_id(seq: int, index: int = 0) -> str:
@@ -251,7 +168,7 @@ def derive_call_id(seq: int, index: int = 0) -> str:
     return f"call_{seq:08x}{index:02x}"
 
 
-def _build_tool_result_items(entry: LogMessage, call: LogMessage | None) -> list[tuple[ItemKind, ItemObject]]:
+def _build_tool_result_item(entry: LogMessage, call: LogMessage | None) -> ItemObject:
     calls = call.message.calls if call is not None else ()
     call_id = entry.message.result_for
     if call_id is None and call is not None:
@@ -263,10 +180,4 @@ def _build_tool_result_items(entry: LogMessage, call: LogMessage | None) -> list
         "output": build_tool_output(entry.message),
         "status": "completed",
     }
-    if entry.message.name is not None:
-        item["name"] = entry.message.name
-    return [("fco", {**item, **_read_client_item_fields(entry).get("output", {})})]
-
-
-def _read_client_item_fields(entry: LogMessage) -> Mapping[str, Any]:
-    return (entry.meta or {}).get(ITEM_FIELDS) or {}
+    return item if entry.message.name is None else {**item, "name": entry.message.name}

@@ -14,8 +14,8 @@ from app.conversation.identity import LinkPosition, compute_family_root, compute
 from app.conversation.item import INSTRUCTION_ROLES, TOOL_RESULT_ROLES, Item, may_precede_tool_result
 from app.conversations.answer_fingerprints import build_answers_of_others
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.item_building import ITEM_FIELDS, ItemObject, build_instruction_items, build_items
-from app.conversations.items.item_parser import ParsedMessage, parse_items
+from app.conversations.items.item_building import ItemObject, build_instruction_items, build_items
+from app.conversations.items.item_parser import parse_items
 from app.errors import ConversationBusy
 from app.pipeline.chat_request import Caller
 from app.pipeline.persist.conversation_builders import advance_head, build_empty_conversation, build_log_entries
@@ -143,7 +143,7 @@ class ItemWriter:
         self, conversation: Conversation, items: Sequence[object]
     ) -> Conversation | None:
         """Returns the conversation as it was before these items were added; None if its log does not end with them."""
-        raws = [one.message.raw for one in parse_items(items, open_calls=None)]
+        raws = [one.raw for one in parse_items(items, open_calls=None)]
         stored_instructions = [raw.encode() for raw in conversation.state.get(STORED_INSTRUCTIONS, ())]
         after_head = conversation.head_seq + 1
         tail = await self.store.read_log(conversation, max(0, after_head - len(raws)), after_head)
@@ -175,10 +175,9 @@ class ItemWriter:
         return None
 
     async def _prepare_append(
-        self, before: Conversation, incoming: Sequence[ParsedMessage]
+        self, before: Conversation, messages: Sequence[Item]
     ) -> tuple[Conversation, list[LogMessage]]:
         """Returns the conversation with the messages appended, and their log entries."""
-        messages = [one.message for one in incoming]
         # Instructions at the beginning are no part of the log: they are kept in the state, as those of a request are.
         instruction_count = _count_leading_instructions(messages) if before.head_seq < 0 else 0
         state = dict(before.state)
@@ -186,10 +185,6 @@ class ItemWriter:
             instructions = [message.raw.decode() for message in messages[:instruction_count]]
             state[STORED_INSTRUCTIONS] = [*state.get(STORED_INSTRUCTIONS, ()), *instructions]
         entries = await build_log_entries(before, messages[instruction_count:], self.message_counter)
-        entries = [
-            replace(entry, meta={ITEM_FIELDS: one.item_fields}) if one.item_fields else entry
-            for entry, one in zip(entries, incoming[instruction_count:], strict=True)
-        ]
         if not entries:
             return replace(before, state=state), []
         state.pop(UNANSWERED_MESSAGES, None)

@@ -26,19 +26,6 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class ChoiceCollector:
     """Collects one choice, delta by delta."""
 
-    __slots__ = (
-        "audio_id",
-        "content_parts",
-        "finish_reason",
-        "function_call",
-        "list_fields",
-        "other_fields",
-        "role",
-        "text_fields",
-        "text_pieces",
-        "tool_calls",
-    )
-
     def __init__(self) -> None:
         self.role: str | None = None
         self.text_pieces: list[str] = []

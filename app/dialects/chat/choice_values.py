@@ -6,7 +6,7 @@ provider has cut them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from app.dialects.answer_events import (
@@ -42,25 +42,13 @@ class ChoiceValues:
         tells_others: as of `AnswerDecoder`; then other fields of reasoning than `reasoning_content` are no values.
     """
 
-    __slots__ = (
-        *("_annotation_count", "_begun_calls", "_choice", "_has_finished", "_has_text", "_number", "_part_count"),
-        *(
-            "_reasoning_count",
-            "_reasoning_name",
-            "_reasoning_names",
-            "_reasoning_part",
-            "_reasoning_place",
-            "_refusal_count",
-        ),
-        "_text_count",
-    )
-
     def __init__(self, choice: ChoiceCollector, number: int, *, tells_others: bool = False) -> None:
         self._choice = choice
         self._reasoning_names = REASONING_TEXTS[:1] if tells_others else (*REASONING_TEXTS, *REASONING_BLOCKS)
         self._number = number
-        self._text_count = self._part_count = self._refusal_count = self._reasoning_count = 0
-        self._annotation_count = 0
+        self._text_count = 0
+        self._taken: dict[str, int] = {}
+        """How many pieces of each other field were read."""
         self._has_text = False
         self._reasoning_name: str | None = None
         """The field that the reasoning is read from."""
@@ -68,7 +56,7 @@ class ChoiceValues:
         """Type and index of the block of reasoning that came last."""
         self._reasoning_part = 0
         self._begun_calls: dict[int, int] = {}
-        """How much of each call's text was read: pieces of the arguments, or characters of the input."""
+        """How many pieces of each call's text were read."""
         self._has_finished = False
 
     def read_new(self, logprobs: list[Any], awaited_name: str | None = "") -> list[AnswerValue]:
@@ -94,17 +82,12 @@ class ChoiceValues:
     ) -> Iterator[AnswerValue]:
         yield from self._read_reasoning(choice)
         yield from self._read_text(choice, logprobs)
-        if "refusal" in choice.text_fields:
-            pieces = choice.text_fields["refusal"]
-            if text := "".join(pieces[self._refusal_count :]):
-                yield Refusal(text, choice=self._number)
-            self._refusal_count = len(pieces)
-        annotations = choice.list_fields.get("annotations", ())
-        for annotation in annotations[self._annotation_count :]:
+        if text := "".join(self._take_new("refusal", choice.text_fields)):
+            yield Refusal(text, choice=self._number)
+        for annotation in self._take_new("annotations", choice.list_fields):
             if (citation := convert_citation(annotation)) is not None:
                 del citation["type"]
                 yield Citation(citation, choice=self._number)
-        self._annotation_count = len(annotations)
         has_finished = choice.finish_reason is not None
         if choice.tool_calls is not None:
             for number, call in enumerate(choice.tool_calls.partial_calls):
@@ -117,8 +100,7 @@ class ChoiceValues:
         """Returns whether a call has begun that no value tells of, and that may be one of a tool of this name."""
         calls = () if self._choice.tool_calls is None else self._choice.tool_calls.partial_calls
         return any(
-            number not in self._begun_calls and awaited_name.startswith(_read_call_name(call))
-            for number, call in enumerate(calls)
+            number not in self._begun_calls and awaited_name.startswith(call.name) for number, call in enumerate(calls)
         )
 
     def read_rest(self) -> list[AnswerValue]:
@@ -130,9 +112,8 @@ class ChoiceValues:
         if choice.content_parts:
             if self._text_count:
                 # The collector has made the text before the first part a part of its own, unless it was empty.
-                self._part_count, self._text_count = 1 if self._has_text else 0, 0
-            new_parts, self._part_count = choice.content_parts[self._part_count :], len(choice.content_parts)
-            for part in new_parts:
+                self._taken["content"], self._text_count = int(self._has_text), 0
+            for part in self._take_new("content", {"content": choice.content_parts}):
                 if is_reasoning_part(part):
                     if text := read_reasoning_text(part):
                         yield Reasoning(text, choice=self._number)
@@ -143,6 +124,12 @@ class ChoiceValues:
         count = self._text_count = len(pieces)
         if count != taken:
             yield from self._build_text(pieces[taken] if count == taken + 1 else "".join(pieces[taken:]), logprobs)
+
+    def _take_new(self, name: str, fields: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
+        """Returns the pieces of a field that have come since the last call."""
+        pieces = fields.get(name, ())
+        taken, self._taken[name] = self._taken.get(name, 0), len(pieces)
+        return pieces[taken:]
 
     def _build_text(self, text: str, logprobs: list[Any]) -> Iterator[AnswerValue]:
         if text:
@@ -157,16 +144,11 @@ class ChoiceValues:
             if self._reasoning_name is None:
                 return
         if self._reasoning_name in REASONING_BLOCKS:
-            blocks = choice.list_fields[self._reasoning_name]
-            new_blocks, self._reasoning_count = blocks[self._reasoning_count :], len(blocks)
-            for block in new_blocks:
+            for block in self._take_new(self._reasoning_name, choice.list_fields):
                 if isinstance(block, dict):
                     yield from self._read_reasoning_block(block)
-            return
-        pieces = choice.text_fields[self._reasoning_name]
-        if text := "".join(pieces[self._reasoning_count :]):
+        elif text := "".join(self._take_new(self._reasoning_name, choice.text_fields)):
             yield Reasoning(text, choice=self._number)
-        self._reasoning_count = len(pieces)
 
     def _read_reasoning_block(self, block: Mapping[str, Any]) -> Iterator[AnswerValue]:
         """Reads a piece of OpenRouter's `reasoning_details` or of litellm's `thinking_blocks`. Pieces of one type and
@@ -188,38 +170,18 @@ class ChoiceValues:
     def _read_call(
         self, number: int, call: PartialToolCall, awaited_name: str | None = "", *, is_last: bool
     ) -> Iterator[AnswerValue]:
-        taken, text = _read_call_text(call, self._begun_calls.get(number, 0))
+        text = "".join(call.text_pieces[self._begun_calls.get(number, 0) :])
         # Its beginning names the call, so it waits for name and id; for an id that comes too late it does not wait.
         # Some servers send a name in several fragments. Arguments come after the name: with them it is complete.
-        name = _read_call_name(call)
+        name = call.name
         is_whole = awaited_name is not None and not awaited_name.startswith(name)
         is_named = bool(name and (text or (call.id and is_whole)))
         if number not in self._begun_calls and not is_last and not is_named:
             return
         if number not in self._begun_calls:
-            yield CallBegin(number, call.id or "", _read_call_name(call), _is_custom(call), self._number)
+            yield CallBegin(number, call.id or "", name, call.is_custom, self._number)
             if fields := {name: field for name, field in call.other_fields.items() if name not in ("type", "custom")}:
                 yield Other(PROTOCOL, fields, number, self._number)
-        self._begun_calls[number] = taken
+        self._begun_calls[number] = len(call.text_pieces)
         if text:
             yield CallText(number, text, self._number)
-
-
-def _is_custom(call: PartialToolCall) -> bool:
-    return call.other_fields.get("type") == "custom" or "custom" in call.other_fields
-
-
-def _read_call_name(call: PartialToolCall) -> str:
-    custom = call.other_fields.get("custom")
-    name = custom.get("name") if isinstance(custom, dict) else call.name
-    return name if isinstance(name, str) else ""
-
-
-def _read_call_text(call: PartialToolCall, taken: int) -> tuple[int, str]:
-    """Returns how much of a call's text has come, and what of it is new."""
-    custom = call.other_fields.get("custom")
-    if isinstance(custom, dict):
-        text = str(custom.get("input", ""))
-        return len(text), text[taken:]
-    pieces = call.argument_pieces
-    return len(pieces), "".join(pieces[taken:])

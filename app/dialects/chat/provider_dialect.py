@@ -9,8 +9,8 @@ import orjson
 
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.message_rendering import render_messages_for_chat
-from app.dialects.provider_dialect import RenderedMessages, SelectedFields
-from app.dialects.request_body import decode_field
+from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
+from app.dialects.request_body import decode_field, remove_own_metadata
 from app.dialects.request_translation import OUTPUT_LIMIT_FIELDS
 
 ANSWER_KEY: Final = b'"choices"'
@@ -18,7 +18,7 @@ ANSWER_KEY: Final = b'"choices"'
 GATEWAY_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
 
 
-class ChatProviderDialect:
+class ChatProviderDialect(ProviderDialect):
     protocol = "openai"
     client_protocol = "chat"
     messages_field = "messages"
@@ -57,17 +57,3 @@ class ChatProviderDialect:
         # Some servers read 0 or a negative limit as "no limit".
         too_high = [name for name, value in values.items() if value > limit or value <= 0]
         return dict.fromkeys(too_high if values else ["max_tokens"], b"%d" % limit)
-
-
-def remove_own_metadata(fields: dict[str, bytes], *, keeps_metadata: bool) -> dict[str, bytes]:
-    """Returns the fields of a chat request without what of `metadata` is the gateway's."""
-    if "metadata" not in fields:
-        return fields
-    others = {name: raw for name, raw in fields.items() if name != "metadata"}
-    if not keeps_metadata:
-        return others
-    metadata = decode_field(fields, "metadata")
-    if not isinstance(metadata, dict) or "conversation_id" not in metadata:
-        return fields
-    kept = {name: value for name, value in metadata.items() if name != "conversation_id"}
-    return {name: orjson.dumps(kept) if name == "metadata" else raw for name, raw in fields.items()} if kept else others

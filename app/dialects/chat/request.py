@@ -10,11 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from app.conversation.names import check_name
-from app.dialects.request_body import check_request_names, decode_field
+from app.dialects.request_body import check_request_names, decode_field, decode_typed_field
 from app.errors import InvalidRequest
 
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_JSON_BOOLEANS: Final = {b"true": True, b"false": False}
 
 CLIENT_TOOL_TYPES: Final = ("function", "custom")
 """Tools of these types are run by the client; all others by the provider."""
@@ -54,16 +53,18 @@ def parse_chat_fields(fields: Mapping[str, bytes]) -> ChatFields:
     Raises:
         InvalidRequest: a field is missing or invalid; `param` names it.
     """
-    store = _parse_boolean(fields, "store") if "store" in fields else None
+    store = decode_typed_field(fields, "store", bool)
     check_request_names(fields)
     _check_tool_names(fields)
     return ChatFields(
         raw_messages=_parse_messages(fields),
         model=_parse_model(fields),
-        stream=("stream" in fields and _parse_boolean(fields, "stream")) or False,
-        wants_usage="stream_options" in fields and _parse_include_usage(fields),
-        choice_count=("n" in fields and _parse_positive_integer(fields, "n")) or 1,
-        max_output_tokens=_parse_max_output_tokens(fields),
+        stream=decode_typed_field(fields, "stream", bool) or False,
+        wants_usage=bool((decode_typed_field(fields, "stream_options", dict) or {}).get("include_usage")),
+        choice_count=_parse_positive_integer(fields, "n") or 1,
+        # OpenAI's newer field wins over the older one.
+        max_output_tokens=_parse_positive_integer(fields, "max_completion_tokens")
+        or _parse_positive_integer(fields, "max_tokens"),
         store=store,
     )
 
@@ -114,37 +115,7 @@ def _parse_model(fields: Mapping[str, bytes]) -> str:
     return check_name(model, "model")
 
 
-def _parse_include_usage(fields: Mapping[str, bytes]) -> bool:
-    options = decode_field(fields, "stream_options")
-    if options is None:
-        return False
-    if not isinstance(options, dict):
-        raise InvalidRequest("`stream_options` must be an object.", code="invalid_type", param="stream_options")
-    return bool(options.get("include_usage"))
-
-
-def _parse_boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
-    # The two usual values are recognized by their bytes, which is faster than to decode them.
-    word = _JSON_BOOLEANS.get(bytes(fields.get(name, b"")))
-    if word is not None:
-        return word
-    value = decode_field(fields, name)
-    if value is None or isinstance(value, bool):
-        return value
-    raise InvalidRequest(f"`{name}` must be a boolean.", code="invalid_type", param=name)
-
-
-def _parse_max_output_tokens(fields: Mapping[str, bytes]) -> int | None:
-    """Returns the longest allowed answer, in tokens: OpenAI's newer field wins over the older one."""
-    newer = _parse_positive_integer(fields, "max_completion_tokens") if "max_completion_tokens" in fields else None
-    return newer or (_parse_positive_integer(fields, "max_tokens") if "max_tokens" in fields else None)
-
-
 def _parse_positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
     """Returns the field's value; None if it is absent or not positive (some local servers take -1 for "no limit")."""
-    value = decode_field(fields, name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"`{name}` must be an integer.", code="invalid_type", param=name)
+    value = decode_typed_field(fields, name, int) or 0
     return value if value > 0 else None

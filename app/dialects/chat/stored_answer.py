@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from app.conversation.conversation_types import LogMessage
+from app.dialects.answer_format import StoredAnswer
 from app.dialects.body.message import decode_body
 from app.dialects.chat.stream_frames import DONE_FRAME
 
@@ -30,31 +31,17 @@ def build_stored_completion(entry: LogMessage, model: str) -> dict[str, Any]:
     }
 
 
-def render_stored_stream(
-    entry: LogMessage,
-    model: str,
-    gateway_fields: Mapping[str, Any],
-    context: Mapping[str, Any],
-    *,
-    include_usage: bool,
-) -> Iterator[bytes]:
-    """Renders a stored answer as the frames of a stream: a chunk with each message, a chunk with each end, `[DONE]`.
-
-    Args:
-        entry, model: as of `build_stored_completion`.
-        gateway_fields: our fields of each chunk.
-        context: our field `context` of the chunks that end the answer.
-        include_usage: whether a chunk with the usage follows.
-    """
-    facts = entry.meta or {}
-    common_fields, messages = _build_common_fields(entry, model, "chat.completion.chunk"), _list_messages(entry)
+def render_stored_stream(stored: StoredAnswer) -> Iterator[bytes]:
+    """Renders a stored answer as the frames of a stream: a chunk with each message, a chunk with each end, `[DONE]`."""
+    facts, gateway_fields, messages = stored.facts, stored.gateway_fields, _list_messages(stored.entry)
+    common_fields = _build_common_fields(stored.entry, stored.model, "chat.completion.chunk")
     for index, message in enumerate(messages):
         choice = _build_chunk_choice(index, _build_delta(message), None)
         yield _render_frame({**common_fields, "choices": [choice], **gateway_fields})
     for index in range(len(messages)):
         choice = _build_chunk_choice(index, {}, facts.get("finish_reason"))
-        yield _render_frame({**common_fields, "choices": [choice], **gateway_fields, "context": context})
-    if include_usage:
+        yield _render_frame({**common_fields, "choices": [choice], **stored.all_fields})
+    if stored.include_usage:
         yield _render_frame({**common_fields, "choices": [], "usage": facts.get("usage"), **gateway_fields})
     yield DONE_FRAME
 

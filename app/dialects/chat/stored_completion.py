@@ -11,39 +11,19 @@ from app.dialects.chat.stored_answer import build_stored_completion
 from app.dialects.request_body import decode_field
 from app.errors import InvalidRequest
 
-ECHOED_FIELDS: Final = (
-    "temperature",
-    "top_p",
-    "tools",
-    "tool_choice",
-    "seed",
-    "response_format",
-    "presence_penalty",
-    "frequency_penalty",
-    "service_tier",
-    "user",
-)
-"""Fields of the request that are kept for the object."""
 PARAMETERS: Final = (
-    "request_id",
-    "tool_choice",
-    "seed",
-    "top_p",
-    "temperature",
-    "presence_penalty",
-    "frequency_penalty",
-    "system_fingerprint",
-    "service_tier",
-    "tools",
-    "response_format",
+    *("request_id", "tool_choice", "seed", "top_p", "temperature", "presence_penalty", "frequency_penalty"),
+    *("system_fingerprint", "service_tier", "tools", "response_format"),
 )
 """Fields that the object repeats; null if the request did not have them."""
+KEPT_FIELDS: Final = frozenset({*PARAMETERS, "user"}) - {"request_id", "system_fingerprint"}
+"""Fields of the request that are kept for the object."""
 
 
 def select_kept_fields(fields: Mapping[str, bytes], request_id: str) -> dict[str, Any]:
     """Returns the fields of a request that are kept for the object."""
     kept: dict[str, Any] = {"request_id": request_id}
-    for name in ECHOED_FIELDS:
+    for name in sorted(KEPT_FIELDS):
         # A value that only the provider could read is not kept.
         with suppress(InvalidRequest):
             if (value := decode_field(fields, name)) is not None:

@@ -7,22 +7,21 @@ any other field is read without types, so that no field of a message is lost.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
-import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep, write_large_integers_as_text
+from app.conversation.json_depth import may_be_too_deep, write_large_integers_as_text
+from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import AnswerValue, Begin, Failure, Other, Usage
 from app.dialects.body.message import ChatMessage
 from app.dialects.chat.choice_collector import ChoiceCollector, ChoiceDelta
 from app.dialects.chat.choice_values import PROTOCOL, ChoiceValues
-from app.dialects.chat.stream_frames import ERROR_EVENT, decode_chunk, parse_integer
+from app.dialects.chat.stream_frames import ERROR_EVENT
+from app.dialects.provider_json import decode_leniently, decode_object, join_surrogates
 from app.dialects.sse import DONE_DATA
-from app.errors import UpstreamUnavailable
 
 
 class _ChunkChoice(msgspec.Struct, gc=False):
@@ -50,33 +49,20 @@ SAID_FIELDS: Final = frozenset({"role", "content", "reasoning_content", "refusal
 _HAS_LOGPROBS: Final = re.compile(rb'"logprobs"\s*:\s*\{').search
 
 
-class ChatStreamDecoder:
-    """Decodes a completion, chunk by chunk. Implements `dialects.answer_format.AnswerDecoder`.
-
-    Args:
-        source_name: the provider's name, for error messages.
+class ChatStreamDecoder(AnswerDecoder):
+    """Decodes a completion, chunk by chunk.
 
     Attributes:
-        id: from the first chunk that has one.
-        model: from the first chunk that has one.
+        id, model: from the first chunk that has one.
         usage: the last one reported, with integers beyond 64 bits as text or floats; None if there was none.
-        error: a top-level `error` (or `{"object": "error"}`), decoded; None if there was none.
-        error_data: the event data that carried it, for `overflow_detection.detect_overflow`.
+        error_data: the data with a top-level `error`, or of an error object; None if there was none.
         chunk_count: how many chunks were added.
-        has_ended: whether `decode` has read the end of the stream.
-        is_complete: whether choice 0 and every other choice that began have a finish reason.
     """
 
-    protocol: Final = "openai"
-    __slots__ = (
-        *("_further_choices", "_first_choice", "_has_split_surrogates", "_source_name", "_values", "_waiting_logprobs"),
-        *("awaited_name", "chunk_count", "error", "error_data", "has_ended", "holds_names", "id"),
-        *("is_complete", "model", "tells_others", "usage"),
-    )
+    protocol = "openai"
 
     def __init__(self, source_name: str = "upstream") -> None:
-        self._source_name = source_name
-        self.awaited_name, self.holds_names, self.tells_others = "", False, False
+        super().__init__(source_name)
         self._first_choice = ChoiceCollector()
         self._further_choices: dict[int, ChoiceCollector] = {}
         self._has_split_surrogates = False
@@ -85,13 +71,7 @@ class ChatStreamDecoder:
         self._values: dict[int, ChoiceValues] = {}
         self._waiting_logprobs: dict[int, list[Any]] = {}
         """Log probabilities that belong to the next piece of text, by choice."""
-        self.id: str | None = None
-        self.model: str | None = None
-        self.usage: dict[str, Any] | None = None
-        self.error: Any = None
-        self.error_data: bytes | None = None
         self.chunk_count = 0
-        self.is_complete = self.has_ended = False
 
     def add_chunk(self, data: bytes) -> bool:
         """Adds the data of one event, except `[DONE]`. Returns whether the chunk has a choice.
@@ -108,38 +88,29 @@ class ChatStreamDecoder:
         if chunk.object == "error" or may_be_too_deep(data):
             return self._add_untyped_answer(data)
         if self.id is None or chunk.usage or chunk.x_groq is not None:
-            self._add_answer_fields(chunk)
+            self._add_answer_fields(chunk.id, chunk.model, chunk.usage, chunk.x_groq)
         if not chunk.choices:
             return False
         for choice in chunk.choices:
             collector = self._find_choice_collector(choice.index) if choice.index else self._first_choice
             if choice.delta is not None:
                 collector.add_delta(choice.delta)
+                self.has_content = self.has_content or collector.has_content
             if choice.finish_reason:
                 self._finish_choice(collector, choice.finish_reason)
         return True
 
     def add_whole(self, body: bytes) -> None:
-        """Adds the body of a whole answer in place of chunks.
-
-        Raises:
-            UpstreamUnavailable: the body is not a JSON object.
-        """
         self.chunk_count += 1
         self._add_untyped_answer(body)
 
     def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
-        """Adds the data of one event and returns what it says. After a failure nothing more is said.
-
-        Raises:
-            UpstreamUnavailable: the data is not a JSON object.
-        """
         if data == DONE_DATA:
             self.has_ended = True
             return []
         usage_before, is_first = self.usage, self.chunk_count == 0
         self.add_chunk(data)
-        if self.error is not None or name == ERROR_EVENT:
+        if self.error_data is not None or name == ERROR_EVENT:
             self.error_data = self.error_data or data
             return [Failure(self.error_data)]
         values = [*self._read_others(data), *self._read_new_values(data)]
@@ -148,7 +119,6 @@ class ChatStreamDecoder:
         return [self._build_begin(data), *values] if is_first else values
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
-        """Returns what a whole answer says that was added by `add_whole`."""
         usage = [] if self.usage is None else [Usage(self.usage)]
         values = [self._build_begin(body), *self._read_others(body)]
         values += [*self._read_new_values(body), *self.decode_rest()]
@@ -156,22 +126,20 @@ class ChatStreamDecoder:
 
     @property
     def has_awaited_call(self) -> bool:
-        """Whether a call has begun of which no value tells yet, because it may be one of `awaited_name`."""
         return any(reader.has_awaited_call(self.awaited_name) for reader in self._values.values())
 
     def decode_rest(self) -> list[AnswerValue]:
-        """Returns what was held back, after the stream has ended without a finish reason."""
         return [value for reader in self._values.values() for value in reader.read_rest()]
 
     def _build_begin(self, data: bytes) -> Begin:
-        created = decode_chunk(data).get("created")
+        created = decode_object(data).get("created")
         return Begin(self.id, created if isinstance(created, int) else None, self.model)
 
     def _read_others(self, data: bytes) -> list[AnswerValue]:
         """Reads the fields of a chunk or a whole answer that no value says, or not in full."""
         if not self.tells_others:
             return []
-        members = decode_chunk(data)
+        members = decode_object(data)
         others: list[AnswerValue] = []
         if fields := {name: member for name, member in members.items() if name not in SAID_MEMBERS}:
             others.append(Other(PROTOCOL, fields, choice=None))
@@ -204,47 +172,29 @@ class ChatStreamDecoder:
         """Choice 0, as far as it has come."""
         return self._first_choice
 
-    @property
-    def finish(self) -> str | None:
-        """Returns the provider's word for how choice 0 ended; None if it has not ended."""
-        return self._first_choice.finish_reason
-
-    @property
-    def has_content(self) -> bool:
-        """Says whether anything has come that a user or program would see: text, a refusal, a tool call, audio."""
-        has_content = self._first_choice.has_content
-        return has_content or (
-            bool(self._further_choices) and any(choice.has_content for choice in self._further_choices.values())
-        )
-
-    def build_facts(self) -> dict[str, Any]:
-        """Returns the facts that are stored beside the answer; `stored_answer` renders the answer with them."""
-        finish_reason = self._first_choice.finish_reason
-        return {"id": self.id, "model": self.model, "finish_reason": finish_reason, "usage": self.usage}
-
     def build_message(self) -> dict[str, Any]:
         """Returns the assistant message of choice 0 as a client sends it back."""
         return self._build_choice_message(self._first_choice)
 
     def build_item(self) -> ChatMessage:
-        """Returns the message of choice 0, as the log keeps it."""
         return ChatMessage.from_body(self.build_message())
 
     def build_alternatives(self) -> list[dict[str, Any]]:
-        """Returns the assistant messages of all choices but choice 0, by index."""
         return [self._build_choice_message(self._further_choices[index]) for index in sorted(self._further_choices)]
 
     def _build_choice_message(self, choice: ChoiceCollector) -> dict[str, Any]:
         message = choice.build_message()
         return join_surrogates(message) if self._has_split_surrogates else message
 
-    def _add_answer_fields(self, chunk: _StreamChunk) -> None:
+    def _add_answer_fields(self, completion_id: object, model: object, usage: object, x_groq: object) -> None:
         if self.id is None:
-            self.id, self.model = chunk.id or None, self.model or chunk.model or None
-        if chunk.usage:
-            self.usage = write_large_integers_as_text(chunk.usage)
-        elif chunk.x_groq is not None:
-            self._read_groq_usage(chunk.x_groq)
+            self.id = completion_id if isinstance(completion_id, str) and completion_id else None
+            if self.model is None and isinstance(model, str):
+                self.model = model or None
+        if not usage or not isinstance(usage, dict):
+            usage = x_groq.get("usage") if isinstance(x_groq, dict) else None
+        if isinstance(usage, dict):
+            self.usage = write_large_integers_as_text(usage)
 
     def _find_choice_collector(self, index: int) -> ChoiceCollector:
         if index == 0:
@@ -258,6 +208,7 @@ class ChatStreamDecoder:
 
     def _finish_choice(self, choice_collector: ChoiceCollector, reason: str) -> None:
         choice_collector.finish_reason = reason
+        self.finish = self._first_choice.finish_reason
         if not self._further_choices:
             self.is_complete = True
             return
@@ -265,42 +216,19 @@ class ChatStreamDecoder:
             choice.finish_reason is not None for choice in (self._first_choice, *self._further_choices.values())
         )
 
-    def _set_id_and_model(self, completion_id: object, model: object) -> None:
-        if isinstance(completion_id, str) and completion_id:
-            self.id = completion_id
-        if isinstance(model, str) and model and self.model is None:
-            self.model = model
-
-    def _read_groq_usage(self, x_groq: object) -> None:
-        if isinstance(x_groq, dict) and isinstance(x_groq.get("usage"), dict):
-            self.usage = write_large_integers_as_text(x_groq["usage"])
-
     def _add_untyped_answer(self, data: bytes) -> bool:
-        try:
-            chunk = _require_object(_check_depth(orjson.loads(data), data, self._source_name), self._source_name)
-        except orjson.JSONDecodeError:
-            chunk = _require_object(_decode_split_surrogates(data, self._source_name), self._source_name)
-            self._has_split_surrogates = True
-            self._add_untyped_answer_fields(join_surrogates(chunk), data)
-        else:
-            self._add_untyped_answer_fields(chunk, data)
+        chunk, is_lenient = decode_leniently(data, repr(self._source_name))
+        self._has_split_surrogates = self._has_split_surrogates or is_lenient
+        fields = join_surrogates(chunk) if is_lenient else chunk
+        error = fields if fields.get("object") == "error" else fields.get("error")
+        if error is not None:
+            self.error_data = data
+        self._add_answer_fields(fields.get("id"), fields.get("model"), fields.get("usage"), fields.get("x_groq"))
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._add_untyped_choice(choice)
         return bool(choices)
-
-    def _add_untyped_answer_fields(self, chunk: dict[str, Any], data: bytes) -> None:
-        error = chunk if chunk.get("object") == "error" else chunk.get("error")
-        if error is not None:
-            self.error, self.error_data = error, data
-        if self.id is None:
-            self._set_id_and_model(chunk.get("id"), chunk.get("model"))
-        usage = chunk.get("usage")
-        if usage and isinstance(usage, dict):
-            self.usage = write_large_integers_as_text(usage)
-        else:
-            self._read_groq_usage(chunk.get("x_groq"))
 
     def _add_untyped_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")
@@ -308,6 +236,7 @@ class ChatStreamDecoder:
         for delta in (choice.get("delta"), choice.get("message")):
             if isinstance(delta, dict):
                 collector.add_untyped_delta(delta)
+                self.has_content = self.has_content or collector.has_content
         reason = choice.get("finish_reason")
         if reason:
             self._finish_choice(collector, str(join_surrogates(reason) if self._has_split_surrogates else reason))
@@ -315,53 +244,7 @@ class ChatStreamDecoder:
 
 def _read_logprobs(data: bytes) -> Iterator[tuple[int, list[Any]]]:
     """Reads the log probabilities of each choice of a chunk or a whole answer."""
-    for choice in join_surrogates(decode_chunk(data)).get("choices") or ():
+    for choice in join_surrogates(decode_object(data)).get("choices") or ():
         match choice:
             case {"logprobs": {"content": list(tokens)}}:
                 yield choice.get("index") or 0, [token for token in tokens if isinstance(token, dict)]
-
-
-def _decode_split_surrogates(data: bytes, source: str) -> Any:
-    """Decodes a chunk that may hold lone surrogates: some servers cut an emoji's two halves apart. orjson
-    refuses them.
-    """
-    try:
-        decoded = json.loads(data, parse_int=parse_integer)
-    except (ValueError, RecursionError) as error:
-        raise UpstreamUnavailable(f"{source!r} answered with data that is not JSON.") from error
-    return _check_depth(decoded, data, source)
-
-
-def _check_depth(decoded: Any, data: bytes, source: str) -> Any:
-    if may_be_too_deep(data) and is_too_deep(decoded):
-        raise UpstreamUnavailable(f"{source!r} answered with data that {TOO_DEEP_MESSAGE}")
-    return decoded
-
-
-def _require_object(chunk: Any, source: str) -> dict[str, Any]:
-    # Some servers (Gemini's) wrap an error in a list.
-    if isinstance(chunk, list) and len(chunk) == 1:
-        chunk = chunk[0]
-    if not isinstance(chunk, dict):
-        raise UpstreamUnavailable(f"{source!r} answered with data that is not a JSON object.")
-    return chunk
-
-
-def normalize_json(data: bytes) -> bytes:
-    """Returns a provider's JSON as every reader takes it. What only lenient readers take is changed: lone halves of
-    surrogate pairs become U+FFFD, numbers that no double holds null or text.
-
-    Raises:
-        UpstreamUnavailable: the data is nested too deeply, or is not JSON.
-    """
-    try:
-        orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return orjson.dumps(write_large_integers_as_text(join_surrogates(decode_chunk(data))))
-    return data
-
-
-def join_surrogates(value: Any) -> Any:
-    """Returns JSON with the halves of surrogate pairs joined; a half that stays alone becomes U+FFFD."""
-    text = json.dumps(value, ensure_ascii=False)
-    return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

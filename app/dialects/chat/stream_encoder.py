@@ -22,8 +22,8 @@ from app.dialects.answer_events import (
     Usage,
 )
 from app.dialects.chat.choice_collector import ChoiceCollector
-from app.dialects.chat.stream_decoder import ChatStreamDecoder, join_surrogates
-from app.dialects.chat.stream_frames import encode_chunk
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.provider_json import encode_json, join_surrogates
 
 PROTOCOL: Final = "openai"
 PARAGRAPH_BREAK: Final = "\n\n"
@@ -41,19 +41,6 @@ class ChatStreamEncoder:
     Attributes:
         has_begun: whether the client has got a first chunk, which tells the role.
     """
-
-    __slots__ = (
-        "_calls",
-        "_delta_begin",
-        "_has_own_identity",
-        "_identity",
-        "_members",
-        "_reasoning_place",
-        "_text_begin",
-        "_text_blocks",
-        "_text_length",
-        "has_begun",
-    )
 
     def __init__(self, identity: Mapping[str, Any] | None = None) -> None:
         self._has_own_identity = identity is not None
@@ -73,7 +60,7 @@ class ChatStreamEncoder:
         self.has_begun = self.has_begun or decoder.chunk_count > 0
         calls = decoder.first_choice.tool_calls
         for number, call in enumerate(() if calls is None else calls.partial_calls):
-            self._calls.setdefault((0, number), "custom" in call.other_fields)
+            self._calls.setdefault((0, number), call.is_custom)
 
     def encode(self, value: AnswerValue) -> bytes:
         """Returns the JSON text of the chunk that says a value; nothing if there is none.
@@ -153,7 +140,7 @@ class ChatStreamEncoder:
 
     def _set_identity(self, identity: Mapping[str, Any]) -> None:
         self._identity = {**identity, "object": "chat.completion.chunk"}
-        self._delta_begin = encode_chunk(self._identity)[:-1] + b',"choices":[{"index":0,"delta":{'
+        self._delta_begin = encode_json(self._identity)[:-1] + b',"choices":[{"index":0,"delta":{'
         self._text_begin = self._delta_begin + b'"content":'
 
     def _join_text(self, value: Text) -> str:
@@ -171,7 +158,7 @@ class ChatStreamEncoder:
 
     def _encode_chunk(self, members: Mapping[str, Any]) -> bytes:
         others, self._members = self._members, {}
-        return encode_chunk({**self._identity, **members, **others})
+        return encode_json({**self._identity, **members, **others})
 
 
 class BodyAssembler:
@@ -240,7 +227,7 @@ def encode_completion(values: Sequence[AnswerValue]) -> bytes:
         **({} if usage is None else {"usage": usage}),
         **({} if begin.service_tier is None else {"service_tier": begin.service_tier}),
     }
-    return encode_chunk(completion)
+    return encode_json(completion)
 
 
 def _encode_text(text: str) -> bytes:
@@ -248,4 +235,4 @@ def _encode_text(text: str) -> bytes:
     try:
         return orjson.dumps(text)
     except TypeError:
-        return encode_chunk(text)
+        return encode_json(text)

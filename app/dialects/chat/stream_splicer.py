@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from app.conversation.item import Item
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import AnswerValue, Begin, Failure
-from app.dialects.body.message import ChatMessage
+from app.dialects.answer_format import Progress
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_encoder import ChatStreamEncoder
 from app.dialects.chat.stream_frames import (
     DONE_FRAME,
     ERROR_EVENT,
-    CompactionProgressStream,
-    decode_chunk,
-    encode_chunk,
+    build_progress_identity,
+    render_progress_chunk,
     splice_fields,
 )
 from app.dialects.messages.message import find_message_with_thinking
+from app.dialects.provider_json import decode_object, encode_json
 from app.dialects.sse import DONE_DATA
-from app.dialects.stream_relay import StreamRelay
+from app.dialects.stream_relay import RelayOptions, StreamRelay
 
 SPLICED_FIELDS: Final = frozenset({("context_status",), ("conversation_id",), ("context",)})
 """The fields of a chunk that change between a provider and a client of Chat Completions: ours. Besides, chunks with
@@ -39,48 +39,33 @@ class ChatStreamSplicer(StreamRelay):
     another protocol says is written as chunks first.
 
     Args:
-        fields: our fields for each chunk, as `splice_fields` takes them.
-        render_last_fields: renders our fields for the chunk that completes the answer, from the usage if it is known.
-        include_usage: whether the client asked for usage.
-        progress_stream: renders the chunks if the stream began with the progress of a compaction; otherwise None.
-        source: the deployment's key, for error messages.
+        progress: if the stream began with the progress of a compaction; otherwise None.
         foreign_decoder: decodes the events of a provider of another protocol; None for a chat provider.
 
     Attributes:
         answer: the answer in the client's protocol, as far as it has come.
-        has_ended: the end of the stream or a failure has come; nothing more is relayed.
-        is_upstream_done: the upstream has sent `[DONE]`, or data that cannot be part of an answer.
-        stream_failure: why the answer is not whole; None while there is no failure.
     """
 
+    answer: ChatStreamDecoder
+
     def __init__(
-        self,
-        fields: bytes,
-        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
-        *,
-        include_usage: bool,
-        progress_stream: CompactionProgressStream | None,
-        source: str,
-        foreign_decoder: AnswerDecoder | None = None,
+        self, options: RelayOptions, progress: Progress | None = None, foreign_decoder: AnswerDecoder | None = None
     ) -> None:
-        super().__init__(source)
-        self._fields = fields
-        self._render_last_fields = render_last_fields
-        self._include_usage = include_usage
-        self._progress_stream = progress_stream
+        super().__init__(ChatStreamDecoder(options.source), options)
+        self._include_usage = options.include_usage
+        self._progress = progress
         self._first_chunk: bytes | None = None
         self._last_chunk: bytes | None = None
         """The provider's chunk that completed the answer."""
         self._is_last_chunk_held = False
         """Whether that chunk waits for the provider's usage, which most providers send in the next event."""
         self._foreign_decoder = foreign_decoder
-        self._encoder = ChatStreamEncoder(None if progress_stream is None else progress_stream.identity)
-        self.answer: ChatStreamDecoder = ChatStreamDecoder(source)
+        self._encoder = ChatStreamEncoder(None if progress is None else build_progress_identity(progress))
 
     @property
     def answer_id(self) -> str | None:
         """The completion's id in the client's frames."""
-        return self.answer.id if self._progress_stream is None else self._progress_stream.completion_id
+        return self.answer.id if self._progress is None else self._progress.completion_id
 
     def _relay_event(self, data: bytes, name: bytes) -> bytes:
         decoder = self._foreign_decoder
@@ -112,7 +97,7 @@ class ChatStreamSplicer(StreamRelay):
         was_complete = answer.is_complete
         usage_before = answer.usage
         has_choice = answer.add_chunk(data)
-        if answer.error is not None or name == ERROR_EVENT:
+        if answer.error_data is not None or name == ERROR_EVENT:
             self._fail(answer.error_data or data)
             return self._release_last_chunk()
         held_frame = self._release_last_chunk()
@@ -129,12 +114,9 @@ class ChatStreamSplicer(StreamRelay):
     def render_heartbeat(self) -> bytes:
         if self._first_chunk is None or self.has_ended or self.answer.is_complete:
             return b""
-        if self._progress_stream is not None:
-            return self._progress_stream.render_heartbeat()
-        first = decode_chunk(self._first_chunk)
-        identity = {name: first[name] for name in IDENTITY_FIELDS if name in first}
-        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": None}
-        return self._render_chunk(encode_chunk({**identity, "choices": [choice]}), self._fields)
+        if self._progress is not None:
+            return render_progress_chunk(self._progress, {})
+        return self._render_empty_chunk(self._first_chunk, {"content": ""}, self._fields)
 
     def _release_last_chunk(self) -> bytes:
         """Renders the chunk that completed the answer, with all our fields, if it is still held."""
@@ -153,19 +135,19 @@ class ChatStreamSplicer(StreamRelay):
 
     def render_end(self, changed_fields: bytes | None = None) -> bytes:
         """Renders the end of the stream: before it, if our fields have changed, a chunk that corrects them."""
-        correction = b"" if changed_fields is None else self._render_correction_chunk(changed_fields)
-        return self._release_last_chunk() + correction + DONE_FRAME
+        frames = self._release_last_chunk()
+        if changed_fields is not None and self._last_chunk is not None:
+            frames += self._render_empty_chunk(self._last_chunk, {}, changed_fields)
+        return frames + DONE_FRAME
 
     def build_answer_message(self) -> Item:
         """Returns the message of choice 0, as the log keeps it."""
         log_message = None if self._foreign_decoder is None else find_message_with_thinking(self._foreign_decoder)
-        return log_message or ChatMessage.from_body(self.answer.build_message())
+        return log_message or self.answer.build_item()
 
-    def _render_correction_chunk(self, fields: bytes) -> bytes:
-        """Renders a chunk without text that corrects our fields after the last chunk was sent; empty before that."""
-        if self._last_chunk is None:
-            return b""
-        last_chunk = decode_chunk(self._last_chunk)
-        identity = {name: last_chunk[name] for name in IDENTITY_FIELDS if name in last_chunk}
-        data = encode_chunk({**identity, "choices": [{"index": 0, "delta": {}, "finish_reason": None}]})
-        return b"data: " + splice_fields(data, fields) + b"\n\n"
+    def _render_empty_chunk(self, other: bytes, delta: Mapping[str, str], fields: bytes) -> bytes:
+        """Renders a chunk without text that belongs to the completion of another chunk."""
+        members = decode_object(other)
+        identity = {name: members[name] for name in IDENTITY_FIELDS if name in members}
+        choice = {"index": 0, "delta": delta, "finish_reason": None}
+        return self._render_chunk(encode_json({**identity, "choices": [choice]}), fields)

@@ -9,17 +9,18 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-from app.dialects.chat.stream_frames import encode_chunk
+from app.dialects.provider_json import encode_json
+
+TEXT_FIELDS: Final = {"function": "arguments", "custom": "input"}
+"""The field of a call with what the tool is called with, by the kind of the call."""
 
 
 class ToolCallCollector:
     """Collects the calls of one message, in order."""
-
-    __slots__ = ("_calls", "_latest_by_index")
 
     def __init__(self) -> None:
         self._calls: list[PartialToolCall] = []
@@ -64,83 +65,79 @@ class ToolCallCollector:
 
 
 class PartialToolCall:
-    """A call as far as it has come."""
+    """A call as far as it has come.
 
-    __slots__ = ("argument_pieces", "id", "index", "name", "other_fields")
+    Attributes:
+        text_pieces: of the arguments, or of the input of a custom tool.
+        other_fields: other fields of the call, such as `extra_content` with a thought signature.
+    """
 
     def __init__(self, index: int | None) -> None:
         self.index = index
         self.id: str | None = None
         self.name = ""
-        self.argument_pieces: list[str] = []
+        self.text_pieces: list[str] = []
         self.other_fields: dict[str, Any] = {}
-        """Other fields of the call, such as `extra_content` with a thought signature, or `custom`."""
+        self._has_custom = False
+
+    @property
+    def is_custom(self) -> bool:
+        return self._has_custom or self.other_fields.get("type") == "custom"
 
     def can_take(self, fragment: Mapping[str, Any]) -> bool:
-        function = fragment.get("function") or fragment.get("custom")
-        if not isinstance(function, dict):
+        called = fragment.get("function") or fragment.get("custom")
+        if not isinstance(called, dict):
             return True
-        name, own_name = function.get("name"), self.name or self.other_fields.get("custom", {}).get("name")
+        name = called.get("name")
         # Only a fragment with a name can begin a call.
-        if not name or not own_name:
+        if not name or not self.name:
             return True
         call_id = fragment.get("id")
         # Two ids decide, unless ids are missing.
         if call_id and self.id:
             return bool(call_id == self.id)
         # An id is missing. It is a new call if the arguments so far are complete and the fragment has another name, or
-        # begins arguments anew.
-        return not (
-            self._has_complete_arguments() and (name != self.name or _starts_json_object(function.get("arguments")))
+        # begins arguments anew. The input of a custom tool does not tell when it is complete.
+        return (
+            self.is_custom
+            or not self._has_complete_arguments()
+            or (name == self.name and not _starts_json_object(called.get("arguments")))
         )
 
     def merge_fragment(self, fragment: Mapping[str, Any]) -> None:
         call_id = fragment.get("id")
         if isinstance(call_id, str) and not self.id:
             self.id = call_id
-        function = fragment.get("function")
-        if isinstance(function, dict):
-            self._merge_function(function)
         for key, value in fragment.items():
-            if key not in ("index", "id", "function", "custom") and value is not None:
+            if key in TEXT_FIELDS and isinstance(value, dict):
+                self._has_custom = self._has_custom or key == "custom"
+                self._merge_called(key, value)
+            elif key not in ("index", "id", *TEXT_FIELDS) and value is not None:
                 self.other_fields[key] = merge_json(self.other_fields.get(key), value)
-        custom = fragment.get("custom")
-        if isinstance(custom, dict):
-            known = self.other_fields.get("custom", {})
-            self.other_fields["custom"] = {
-                **known,
-                **custom,
-                "input": known.get("input", "") + (more if isinstance(more := custom.get("input"), str) else ""),
-            }
 
     def to_json(self) -> dict[str, Any]:
-        call: dict[str, Any] = {"id": self.id if self.id is not None else "", "type": "function", **self.other_fields}
-        if call["type"] == "function":
-            function = {
-                **self.other_fields.get("function", {}),
-                "name": self.name,
-                "arguments": "".join(self.argument_pieces),
-            }
-            call["function"] = function
+        kind = "custom" if self.is_custom else "function"
+        call: dict[str, Any] = {"id": self.id if self.id is not None else "", "type": kind, **self.other_fields}
+        if call["type"] == kind:
+            named = {"name": self.name, TEXT_FIELDS[kind]: "".join(self.text_pieces)}
+            call[kind] = {**self.other_fields.get(kind, {}), **named}
         return call
 
-    def _merge_function(self, function: Mapping[str, Any]) -> None:
-        name = function.get("name")
+    def _merge_called(self, kind: str, called: Mapping[str, Any]) -> None:
+        name, text_field = called.get("name"), TEXT_FIELDS[kind]
         # A name may come in pieces, or be repeated with each fragment.
         if isinstance(name, str) and name != self.name:
             self.name += name
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            self.argument_pieces.append(arguments)
-        elif arguments is not None:
-            self.argument_pieces.append(encode_chunk(arguments).decode())
-        rest = {key: value for key, value in function.items() if key not in ("name", "arguments") and value is not None}
+        text = called.get(text_field)
+        if text is not None:
+            self.text_pieces.append(text if isinstance(text, str) else encode_json(text).decode())
+        rest = {key: value for key, value in called.items() if key not in ("name", text_field) and value is not None}
         if rest:
-            self.other_fields["function"] = merge_json(self.other_fields.get("function"), rest)
+            self.other_fields[kind] = merge_json(self.other_fields.get(kind), rest)
 
     def _has_complete_arguments(self) -> bool:
         try:
-            orjson.loads("".join(self.argument_pieces))
+            orjson.loads("".join(self.text_pieces))
         except orjson.JSONDecodeError:
             return False
         return True

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from app.conversation.item import Item, ToolCall
 from app.dialects.body.message import decode_body
 from app.dialects.body.message_fields import REASONING_FIELDS, is_reasoning_part
+from app.dialects.items.input_items import ITEM_ROLES
 from app.dialects.items.item_edits import replace_output
 from app.dialects.items.item_ids import derive_item_id
 from app.dialects.items.item_parts import (
     CACHE_BREAKPOINT_FIELD,
     build_message_parts,
     build_reasoning_fields,
+    build_speaker_fields,
     convert_known_chat_part,
 )
 from app.dialects.items.left_out_kinds import LeftOutKinds
@@ -38,21 +40,39 @@ EXPRESSED_PART_FIELDS: Final = frozenset(
 )
 
 
+def build_shown_items(
+    message: Item, status: str, choose_call_id: Callable[[ToolCall, int, int], str]
+) -> list[ItemObject]:
+    """Returns a chat message that is no tool's result as lists show it: its reasoning, its text, each of its calls,
+    without ids. A message that says nothing is a `message` item without content.
+
+    Args:
+        choose_call_id: returns the id of a call, from its number among the calls and its place among the items.
+    """
+    items: list[ItemObject] = []
+    is_answer = message.role == "assistant"
+    if is_answer and (reasoning := build_reasoning_fields(message)) is not None:
+        items.append({"type": "reasoning", **reasoning})
+    calls = message.calls if is_answer else []
+    content = build_message_parts(message)
+    if content or not (items or calls):
+        role = message.role if message.role in ITEM_ROLES else "unknown"
+        items.append({"type": "message", "role": role, "content": content, **build_speaker_fields(message)})
+    for number, call in enumerate(calls):
+        items.append(_build_call_item(call, choose_call_id(call, number, len(items))))
+    return [{**item, "status": status} for item in items]
+
+
 def build_answer_items(message: Item, response_id: str, status: str) -> list[ItemObject]:
     """Returns a chat answer as the output items of a response: reasoning, text, calls, with derived ids."""
-    items: list[ItemObject] = []
-    reasoning = build_reasoning_fields(message)
-    if reasoning is not None:
-        items.append({"type": "reasoning", "status": status, **reasoning})
-    if content := build_message_parts(message):
-        for part in content:
-            if part["type"] == "output_text":
-                part["logprobs"] = []
-        items.append({"type": "message", "status": status, "role": "assistant", "content": content})
-    for call in message.calls:
-        call_id = call.id or derive_item_id(response_id, "call", len(items))
-        items.append({**_build_call_item(call, call_id), "status": status})
-    return name_items(items, response_id)
+    items = build_shown_items(
+        message, status, lambda call, _, place: call.id or derive_item_id(response_id, "call", place)
+    )
+    for part in [part for item in items if item["type"] == "message" for part in item["content"]]:
+        if part["type"] == "output_text":
+            part["logprobs"] = []
+    says_nothing = len(items) == 1 and items[0].get("content") == [] and items[0]["type"] == "message"
+    return [] if says_nothing else name_items(items, response_id)
 
 
 def name_items(items: Sequence[ItemObject], response_id: str) -> list[ItemObject]:
@@ -86,9 +106,8 @@ class ChatMessageItems:
 
     def build_items(self, message: Item) -> list[ItemObject]:
         body = decode_body(message)
-        for name, value in body.items():
-            if value and name not in EXPRESSED_FIELDS and not (name == "name" and body.get("role") == "function"):
-                self._left_out.add(f"the field {name!r} of messages")
+        expressed = EXPRESSED_FIELDS | {"name"} if message.role == "function" else EXPRESSED_FIELDS
+        self._left_out.add_fields(body, expressed, "messages")
         match message.role:
             case "assistant":
                 return self._build_answer_items(message, body)
@@ -180,9 +199,7 @@ class ChatMessageItems:
         if converted_part is None:
             self._left_out.add_type(kind, "parts")
             return None
-        for name, value in part.items():
-            if value and name not in EXPRESSED_PART_FIELDS:
-                self._left_out.add(f"the field {name!r} of content parts")
+        self._left_out.add_fields(part, EXPRESSED_PART_FIELDS, "content parts")
         if isinstance(part.get(CACHE_BREAKPOINT_FIELD), Mapping):
             converted_part[CACHE_BREAKPOINT_FIELD] = part[CACHE_BREAKPOINT_FIELD]
         return converted_part

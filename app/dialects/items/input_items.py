@@ -7,7 +7,7 @@ thousands of items, and most of their bytes are texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -30,24 +30,24 @@ _VALIDATION_ERROR: Final = re.compile(
 )
 
 
-class _PartFields(msgspec.Struct):
+class PartFields(msgspec.Struct):
     """The field that every content part has."""
 
     type: str
 
 
-class _MessageFields(msgspec.Struct):
+class MessageFields(msgspec.Struct):
     """A message. Its `type` may be left out."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[_PartFields]
+    content: str | list[PartFields]
 
 
-class _Message(_MessageFields, tag_field="type", tag="message"):
+class MessageItem(MessageFields, tag_field="type", tag="message"):
     """A message with its `type`."""
 
 
-class _Call(msgspec.Struct, tag_field="type", tag="function_call"):
+class FunctionCall(msgspec.Struct, tag_field="type", tag="function_call"):
     """A call of a function."""
 
     call_id: str
@@ -55,7 +55,7 @@ class _Call(msgspec.Struct, tag_field="type", tag="function_call"):
     arguments: str
 
 
-class _CustomCall(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
+class CustomToolCall(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
     """A call of a custom tool."""
 
     call_id: str
@@ -63,26 +63,26 @@ class _CustomCall(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
     input: str
 
 
-class _Output(msgspec.Struct, tag_field="type", tag="function_call_output"):
+class FunctionCallOutput(msgspec.Struct, tag_field="type", tag="function_call_output"):
     """The output of a function."""
 
     call_id: str
-    output: str | list[_PartFields]
+    output: str | list[PartFields]
 
 
-class _CustomOutput(_Output, tag_field="type", tag="custom_tool_call_output"):
+class CustomToolCallOutput(FunctionCallOutput, tag_field="type", tag="custom_tool_call_output"):
     """The output of a custom tool."""
 
 
-class _Reasoning(msgspec.Struct, tag_field="type", tag="reasoning"):
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
     """A model's reasoning."""
 
 
-_UsualItem = _Message | _Call | _CustomCall | _Output | _CustomOutput | _Reasoning
-_usual_item_decoder: Final = msgspec.json.Decoder(_UsualItem)
-_message_decoder: Final = msgspec.json.Decoder(_MessageFields)
+UsualItem = MessageItem | FunctionCall | CustomToolCall | FunctionCallOutput | CustomToolCallOutput | ReasoningItem
+_usual_item_decoder: Final = msgspec.json.Decoder(UsualItem)
+_message_decoder: Final = msgspec.json.Decoder(MessageFields)
 _item_decoder: Final = msgspec.json.Decoder(ItemFields)
-USUAL_TYPES: Final = frozenset(shape.__struct_config__.tag for shape in get_args(_UsualItem))
+USUAL_TYPES: Final = tuple(str(shape.__struct_config__.tag) for shape in get_args(UsualItem))
 
 
 class _Run(msgspec.Struct, eq=False):
@@ -116,20 +116,18 @@ def encode_instructions(json_string: bytes) -> bytes:
     return b"[" + json_string + b"]"
 
 
-def group_input_items(raw_items: Sequence[bytes], *, may_begin_with_result: bool) -> list[bytes]:
-    """Groups items into messages and returns the raw text of each, with the items' bytes.
-
-    Args and errors are those of `find_item_groups`.
-    """
-    return join_item_groups(raw_items, find_item_groups(raw_items, may_begin_with_result=may_begin_with_result))
-
-
 def join_item_groups(raw_items: Sequence[bytes], groups: Sequence[Sequence[int]]) -> list[bytes]:
     """Returns the raw text of a message for each group of indexes."""
     return [b"[" + b",".join([raw_items[index] for index in group]) + b"]" for group in groups]
 
 
-def find_item_groups(raw_items: Sequence[bytes], *, may_begin_with_result: bool) -> list[list[int]]:
+def find_item_groups(
+    raw_items: Sequence[bytes],
+    *,
+    may_begin_with_result: bool,
+    open_calls: Collection[str] | None = None,
+    field: str = "input",
+) -> list[list[int]]:
     """Groups items into messages and returns the indexes of the items of each message.
 
     Consecutive items of a model are one message; every other item is a message of its own. An output that does not
@@ -140,11 +138,13 @@ def find_item_groups(raw_items: Sequence[bytes], *, may_begin_with_result: bool)
         raw_items: the JSON text of each item of `input`.
         may_begin_with_result: whether the request continues a log whose last calls may be open. Then the calls of
             outputs need not be in `input`.
+        open_calls: the ids of these calls; None: they are not known.
+        field: the name of the array, for errors.
 
     Raises:
         InvalidRequest: names the item and the field, such as `input[3].call_id`.
     """
-    grouping = _Grouping(may_begin_with_result=may_begin_with_result)
+    grouping = _Grouping(field, open_calls if may_begin_with_result else ())
     for index, raw in enumerate(raw_items):
         grouping.add_item(bytes(raw), index)
     groups: list[list[int]] = []
@@ -157,9 +157,11 @@ def find_item_groups(raw_items: Sequence[bytes], *, may_begin_with_result: bool)
 class _Grouping:
     """Collects runs of items, and the calls that have no output yet."""
 
-    def __init__(self, *, may_begin_with_result: bool) -> None:
+    def __init__(self, field: str, open_calls: Collection[str] | None) -> None:
         self.runs: list[_Run] = []
-        self._may_begin_with_result = may_begin_with_result
+        self._field = field
+        self._open_calls = open_calls
+        """The ids of the calls before the items; None: they are not known."""
         self._is_open = False
         """Whether the next item of a model belongs to the last run."""
         self._hosted_calls: set[str | None] = set()
@@ -169,9 +171,10 @@ class _Grouping:
         self._answered_calls: set[str | None] = set()
 
     def add_item(self, raw: bytes, index: int) -> None:
+        where = f"{self._field}[{index}]"
         if may_be_too_deep(raw):
-            _check_depth(raw, index)
-        item = _decode_item(raw, index)
+            _check_depth(raw, where)
+        item = _decode_item(raw, where)
         if item.role == "tool" and item.call_id not in self._hosted_calls:
             self._add_output(item, index)
         elif item.role in ("assistant", "tool"):
@@ -198,12 +201,12 @@ class _Grouping:
             runs.pop().outputs.append(index)
             self._answered_calls.add(call_id)
             self._is_open = False
-        elif self._may_begin_with_result and call_id not in self._answered_calls:
+        elif call_id not in self._answered_calls and (self._open_calls is None or call_id in self._open_calls):
             self.runs.append(_Run([index], []))
             self._answered_calls.add(call_id)
             self._is_open = False
         else:
-            param = f"input[{index}].call_id"
+            param = f"{self._field}[{index}].call_id"
             raise InvalidRequest(
                 f"The call of '{param}' already has an output."
                 if call_id in self._answered_calls
@@ -213,7 +216,7 @@ class _Grouping:
             )
 
 
-def _decode_item(raw: bytes, index: int) -> _ItemKind:
+def _decode_item(raw: bytes, where: str) -> _ItemKind:
     """Returns what kind of item a JSON text is.
 
     Raises:
@@ -222,20 +225,19 @@ def _decode_item(raw: bytes, index: int) -> _ItemKind:
     try:
         item = _usual_item_decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return _decode_unusual_item(raw, index, error)
+        return _decode_unusual_item(raw, where, error)
     match item:
-        case _MessageFields():
+        case MessageFields():
             return _ItemKind(item.role)
-        case _Call() | _CustomCall():
+        case FunctionCall() | CustomToolCall():
             return _ItemKind("assistant", item.call_id, is_client_call=True)
-        case _Output():
+        case FunctionCallOutput():
             return _ItemKind("tool", item.call_id)
     return _ItemKind("assistant")
 
 
-def _decode_unusual_item(raw: bytes, index: int, error: Exception) -> _ItemKind:
+def _decode_unusual_item(raw: bytes, where: str, error: Exception) -> _ItemKind:
     """Returns what kind of item a JSON text is: a message without a type, an item of another type, or no valid item."""
-    where = f"input[{index}]"
     try:
         fields = _item_decoder.decode(raw)
         if fields.type is None:
@@ -271,10 +273,10 @@ def _build_field_error(error: Exception, where: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid type for '{path}': {said}.", code="invalid_type", param=path)
 
 
-def _check_depth(raw: bytes, index: int) -> None:
+def _check_depth(raw: bytes, where: str) -> None:
     try:
         decoded = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"'input[{index}]' is not valid JSON: {error}.", param=f"input[{index}]") from error
+        raise InvalidRequest(f"'{where}' is not valid JSON: {error}.", param=where) from error
     if is_too_deep(decoded):
-        raise InvalidRequest(f"input[{index}] {TOO_DEEP_MESSAGE}", code="invalid_value", param=f"input[{index}]")
+        raise InvalidRequest(f"{where} {TOO_DEEP_MESSAGE}", code="invalid_value", param=where)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 MAX_KINDS: Final = 20
@@ -30,6 +30,16 @@ class LeftOutKinds:
         """Adds kinds."""
         for kind in kinds:
             self.add(kind)
+
+    def add_fields(self, fields: Mapping[str, object], expressed: Collection[str], things: str) -> None:
+        """Adds the fields that say something and are not expressed.
+
+        Args:
+            things: what has these fields, in the plural.
+        """
+        for name, value in fields.items():
+            if value and name not in expressed:
+                self.add(f"the field {name!r} of {things}")
 
     def add_type(self, type_name: object, things: str) -> None:
         """Adds a kind that is known by its `type`.

@@ -12,10 +12,11 @@ ItemObject = dict[str, Any]
 
 def build_input_items(message: ResponsesMessage) -> list[ItemObject]:
     """Returns the items of a message as OpenAI lists them: with `type` and `status`, and content in parts."""
-    return [_complete_item(item) for item in message.items if isinstance(item, dict)]
+    return [complete_item(item) for item in message.items if isinstance(item, dict)]
 
 
-def _complete_item(item: ItemObject) -> ItemObject:
+def complete_item(item: ItemObject) -> ItemObject:
+    """Returns an item; a message with `type`, `status` and content in parts."""
     if item.get("type", "message") != "message":
         return item
     content = item.get("content")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
 from app.dialects.answer_decoding import Answer, AnswerDecoder
 from app.dialects.answer_events import AnswerValue
-from app.dialects.answer_format import EventStyle
+from app.dialects.answer_format import AnswerFormat, StoredAnswer
 from app.dialects.assembled_answer import AssembledAnswer
 from app.dialects.chat.stream_frames import splice_fields
 from app.dialects.messages.errors import build_error_body
@@ -29,32 +27,27 @@ from app.dialects.messages.stream_encoder import (
     write_event,
     write_whole_block,
 )
-from app.dialects.stream_relay import StreamRelay
+from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.errors import GatewayError
 
 SPLICED_EVENTS = ("message_start", "message_delta")
 """Events of a provider of the same protocol that get our fields: in `message`, and beside `delta`. All others pass."""
 
 
-class MessagesAnswerFormat:
+class MessagesAnswerFormat(AnswerFormat):
     """Writes one message: as an object, or as a stream of events.
 
     Args:
         request_id: names the message if its provider speaks another protocol, and stands in errors.
     """
 
-    __slots__ = ("__weakref__", "_encoder", "_end", "_find_relay", "_request_id", "_style", "answer_id")
-
     protocol = MessagesStreamDecoder.protocol
-    answer_id: str | None
+    _find_relay: Callable[[], MessagesStreamRelay | None]
 
     def __init__(self, request_id: str) -> None:
-        self.answer_id = None
+        super().__init__()
         self._request_id = request_id
         self._encoder = MessagesStreamEncoder(self._own_id)
-        # Weak, since the relay leads back here: a reference cycle would hold the request after its end.
-        self._find_relay: Callable[[], MessagesStreamRelay | None] = lambda: None
-        self._style: EventStyle = "off"
 
     @property
     def _own_id(self) -> str:
@@ -78,36 +71,14 @@ class MessagesAnswerFormat:
     def build_answer_message(self, answer: Answer) -> Item:
         return build_log_message(answer, self._encoder)
 
-    def build_facts(self, answer: Answer) -> dict[str, Any]:
-        return {**answer.build_facts()}
-
-    def build_relay(
-        self,
-        answer: AnswerDecoder,
-        fields: bytes,
-        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
-        *,
-        include_usage: bool,
-        source: str,
-    ) -> MessagesStreamRelay:
+    def _make_relay(self, answer: AnswerDecoder, options: RelayOptions) -> MessagesStreamRelay:
         is_own = answer.protocol == MessagesStreamDecoder.protocol
         self.answer_id = None if is_own else self._own_id
-        relay = MessagesStreamRelay(answer, fields, render_last_fields, source=source, own_id=self.answer_id)
-        self._find_relay = weakref.ref(relay)
-        return relay
+        return MessagesStreamRelay(answer, options, self.answer_id)
 
-    def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
-        self._style = style
-
-    def render_progress_start(self, event: Mapping[str, Any]) -> bytes:
-        return self._render_progress(event)
-
-    def render_heartbeat(self) -> bytes:
-        relay = self._find_relay()
-        return write_event("ping", {}) if relay is None else relay.render_heartbeat()
-
-    def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
-        return self._render_progress(event)
+    def _render_progress(self, extra: Mapping[str, Any]) -> bytes:
+        # The official clients skip a `ping` before the message begins, and events with names that they do not know.
+        return write_event("ping", extra)
 
     def render_error_frames(self, error: GatewayError) -> bytes:
         # Several clients may wait for one answer. All get the same end.
@@ -126,81 +97,47 @@ class MessagesAnswerFormat:
         end = relay.render_end() if relay.end is None else relay.end
         return b"" if last_frame.endswith(end) else end
 
-    def render_stored_answer(
-        self, entry: LogMessage, model: str, gateway_fields: Mapping[str, Any], context: Mapping[str, Any]
-    ) -> bytes:
-        return orjson.dumps({**self._build_stored_message(entry, model), **gateway_fields, "context": context})
+    def render_stored_answer(self, stored: StoredAnswer) -> bytes:
+        return orjson.dumps({**self._build_stored_message(stored), **stored.all_fields})
 
-    def render_stored_stream(
-        self,
-        entry: LogMessage,
-        model: str,
-        gateway_fields: Mapping[str, Any],
-        context: Mapping[str, Any],
-        *,
-        include_usage: bool,
-    ) -> Iterator[bytes]:
-        message = self._build_stored_message(entry, model)
-        begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None, **gateway_fields}
+    def render_stored_stream(self, stored: StoredAnswer) -> Iterator[bytes]:
+        message = self._build_stored_message(stored)
+        begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None, **stored.gateway_fields}
         yield write_event("message_start", {"message": begun})
         for index, block in enumerate(message["content"]):
             yield write_whole_block(index, block)
         delta = {name: message[name] for name in ("stop_reason", "stop_sequence")}
-        ended = {"delta": delta, "usage": message["usage"], **gateway_fields, "context": context}
+        ended = {"delta": delta, "usage": message["usage"], **stored.all_fields}
         yield write_event("message_delta", ended) + write_event("message_stop", {})
 
-    def _build_stored_message(self, entry: LogMessage, model: str) -> dict[str, Any]:
-        facts = entry.meta or {}
+    def _build_stored_message(self, stored: StoredAnswer) -> dict[str, Any]:
+        facts = stored.facts
         return build_message_object(
             str(facts.get("id") or self._own_id),
-            facts.get("model") or model,
-            list_answer_blocks(entry.message),
+            stored.model_name,
+            list_answer_blocks(stored.entry.message),
             finish=facts.get("finish_reason") or "stop",
             usage=facts.get("usage"),
             native=facts.get(NATIVE_FACTS_KEY),
         )
 
-    def _render_progress(self, event: Mapping[str, Any]) -> bytes:
-        # The official clients skip a `ping` before the message begins, and events with names that they do not know.
-        if self._style == "chunk":
-            return write_event("ping", {"context_event": dict(event)})
-        frame = write_event("ping", {})
-        if self._style == "named":
-            return write_data(event["type"].encode(), orjson.dumps(event)) + frame
-        if self._style == "comment":
-            return b": %b %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
-        return frame
-
 
 class MessagesStreamRelay(StreamRelay):
-    """Turns the events of the upstream's stream into the events of a message. Implements
-    `dialects.answer_format.AnswerRelay`.
+    """Turns the events of the upstream's stream into the events of a message.
 
     Args:
         answer: decodes the events: those of a provider of the same protocol pass while it watches, those of another are
             written from the values that it makes.
-        fields, render_last_fields, source: as of `ChatStreamSplicer`.
         own_id: the id of the message; None if it has the provider's, which speaks the same protocol.
 
     Attributes:
         end: the frames that end the stream; None until they are written.
     """
 
-    def __init__(
-        self,
-        answer: AnswerDecoder,
-        fields: bytes,
-        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
-        *,
-        source: str,
-        own_id: str | None,
-    ) -> None:
-        super().__init__(source)
-        self.answer: Answer = answer
+    def __init__(self, answer: AnswerDecoder, options: RelayOptions, own_id: str | None) -> None:
+        super().__init__(answer, options)
         self.end: bytes | None = None
         self._decoder = answer
-        self._fields = fields
-        self._render_last_fields = render_last_fields
         self._own_id = own_id
         self._encoder = MessagesStreamEncoder(own_id or "")
         self._has_begun = False

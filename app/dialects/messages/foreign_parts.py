@@ -27,9 +27,8 @@ def express_part(part: object, left_out: LeftOutKinds) -> Block | None:
     if not isinstance(part, dict):
         left_out.add("content that is no part")
         return None
-    for name, value in part.items():
-        if value and name not in EXPRESSED_FIELDS and part.get("type") in ("text", "image_url", "file"):
-            left_out.add(f"the field {name!r} of content parts")
+    if part.get("type") in ("text", "image_url", "file"):
+        left_out.add_fields(part, EXPRESSED_FIELDS, "content parts")
     match part:
         case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
             return _build_text_block(text)

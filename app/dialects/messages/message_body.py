@@ -96,14 +96,21 @@ def build_tool_call(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_unexpressed_fields(blocks: Sequence[Block]) -> list[str]:
-    """Returns the names of fields that the chat form does not have. Blocks of other types are named by their type."""
-    return [
-        f"the field {name!r} of blocks of type {block['type']!r}"
-        for block in blocks
-        if block["type"] in EXPRESSED_FIELDS
-        for name, value in block.items()
-        if value and name not in EXPRESSED_FIELDS[block["type"]] | UNSENT_FIELDS
-    ]
+    """Returns the names of fields that the chat form does not have, also of blocks in results. Blocks of other types
+    are named by their type."""
+    names: list[str] = []
+    for block in blocks:
+        kind = block["type"]
+        if kind not in EXPRESSED_FIELDS:
+            continue
+        expressed = EXPRESSED_FIELDS[kind] | UNSENT_FIELDS
+        if convert_block(block)["type"] == "text":
+            expressed -= {"title"}  # of a document that is sent as its text
+        left_out = [name for name, value in block.items() if value and name not in expressed]
+        names += [f"the field {name!r} of blocks of type {kind!r}" for name in left_out]
+        if kind == "tool_result":
+            names += list_unexpressed_fields(list_blocks(block.get("content")))
+    return names
 
 
 def _build_answer(blocks: Sequence[Block]) -> MessageBody:

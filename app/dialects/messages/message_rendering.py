@@ -256,9 +256,8 @@ class _Renderer:
                 [item for item in items if not (isinstance(item, dict) and read_type(item) == "reasoning")]
             )
             return
-        for name, value in body.items():
-            if value and name not in EXPRESSED_FIELDS and not (name == "name" and body.get("role") == "function"):
-                self.left_out.add(f"the field {name!r} of messages")
+        expressed = EXPRESSED_FIELDS | {"name"} if message.role == "function" else EXPRESSED_FIELDS
+        self.left_out.add_fields(body, expressed, "messages")
 
 
 def _list_foreign_thinking(message: Item) -> list[Block]:

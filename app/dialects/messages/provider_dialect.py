@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from app.dialects.chat.provider_dialect import remove_own_metadata
+from app.conversation.item import Item
 from app.dialects.messages.message_rendering import (
     MAX_CACHE_MARKS,
     render_messages_for_anthropic,
@@ -19,8 +19,9 @@ from app.dialects.messages.request_fields import (
     translate_chat_fields_to_messages,
 )
 from app.dialects.messages.stream_decoder import MessagesStreamDecoder, starts_message
-from app.dialects.provider_dialect import RenderedMessages, SelectedFields
-from app.dialects.request_body import decode_field
+from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
+from app.dialects.request_body import decode_field, remove_own_metadata
+from app.dialects.sealed_parts import find_loop_answer, restore_thinking
 
 DROPPED_THINKING: Final = {"prefix_mismatch_behavior": "drop_block"}
 THINKING_WARNING: Final = (
@@ -29,11 +30,12 @@ THINKING_WARNING: Final = (
 )
 
 
-class MessagesProviderDialect:
+class MessagesProviderDialect(ProviderDialect):
     protocol = "anthropic"
     client_protocol = "messages"
     messages_field = "messages"
     answer_name = "a message of the Messages API"
+    forwards_query = True
 
     def make_decoder(self, source_name: str = "upstream") -> MessagesStreamDecoder:
         return MessagesStreamDecoder(source_name)
@@ -71,8 +73,11 @@ class MessagesProviderDialect:
             warnings = [*warnings, THINKING_WARNING]
         return RenderedMessages(rendered.raw_messages, changed, warnings)
 
-    def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-        return {}
+    def find_bare_answer(self, client: str, raws: Sequence[bytes]) -> int | None:
+        return None if client == self.client_protocol else find_loop_answer(raws)
+
+    def restore_answers(self, raws: Sequence[bytes], stored: Sequence[Item]) -> list[bytes]:
+        return restore_thinking(raws, stored)
 
     def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
         return lower_output_limit(fields, limit)

@@ -16,8 +16,8 @@ from app.dialects.messages.message_rendering import count_cache_marks
 from app.dialects.request_body import END_USER_FIELDS, decode_field
 from app.dialects.request_translation import (
     GATEWAY_FIELDS,
-    Fate,
     TranslatedFields,
+    name_fates,
     pass_fields,
     render_field_warnings,
 )
@@ -25,73 +25,41 @@ from app.dialects.responses.tools import list_unknown_members, shorten_name
 from app.dialects.summarizer_fields import choose_output_limit_field
 from app.errors import InvalidRequest
 
-FATES_TO_CHAT: Final[Mapping[str, Fate]] = {
-    "cache_control": "warned",
-    "container": "warned",
-    "context_management": "translated",
-    "diagnostics": "warned",
-    "inference_geo": "refused",
-    "max_tokens": "translated",
-    "mcp_servers": "warned",
-    "messages": "translated",
-    "metadata": "ours",
-    "model": "passed",
-    "output_config": "translated",
-    "service_tier": "warned",
-    "speed": "warned",
-    "stop_sequences": "translated",
-    "stream": "passed",
-    "system": "translated",
-    "temperature": "passed",
-    "thinking": "translated",
-    "tool_choice": "translated",
-    "tools": "translated",
-    "top_k": "warned",
-    "top_p": "passed",
-    "user_profile_id": "warned",
-    "workspace_id": "warned",
-}
+FATES_TO_CHAT: Final = name_fates(
+    {
+        "passed": ("model", "stream", "temperature", "top_p"),
+        "translated": (
+            *("context_management", "max_tokens", "messages", "output_config", "stop_sequences", "system"),
+            *("thinking", "tool_choice", "tools"),
+        ),
+        "ours": ("metadata",),
+        "warned": (
+            *("cache_control", "container", "diagnostics", "mcp_servers", "service_tier", "speed", "top_k"),
+            *("user_profile_id", "workspace_id"),
+        ),
+        "refused": ("inference_geo",),
+    }
+)
 """What becomes of each field of a Messages request if the provider speaks one of OpenAI's protocols."""
-FATES_FROM_CHAT: Final[Mapping[str, Fate]] = {
-    "audio": "refused",
-    "frequency_penalty": "warned",
-    "function_call": "refused",
-    "functions": "refused",
-    "logit_bias": "refused",
-    "logprobs": "warned",
-    "max_completion_tokens": "translated",
-    "max_tokens": "translated",
-    "messages": "translated",
-    "metadata": "warned",
-    "modalities": "refused",
-    "model": "passed",
-    "moderation": "warned",
-    "n": "refused",
-    "parallel_tool_calls": "translated",
-    "prediction": "warned",
-    "presence_penalty": "warned",
-    "prompt_cache_key": "ours",
-    "prompt_cache_options": "warned",
-    "prompt_cache_retention": "warned",
-    "reasoning_effort": "translated",
-    "response_format": "translated",
-    "safety_identifier": "translated",
-    "seed": "warned",
-    "service_tier": "warned",
-    "stop": "translated",
-    "store": "ours",
-    "stream": "passed",
-    "stream_options": "ours",
-    "temperature": "translated",
-    "thinking": "passed",
-    "tool_choice": "translated",
-    "tools": "translated",
-    "top_logprobs": "warned",
-    "top_p": "passed",
-    "user": "translated",
-    "verbosity": "warned",
-    "web_search_options": "refused",
-}
+FATES_FROM_CHAT: Final = name_fates(
+    {
+        "passed": ("model", "stream", "thinking", "top_p"),
+        "translated": (
+            *("max_completion_tokens", "max_tokens", "messages", "parallel_tool_calls", "reasoning_effort"),
+            *("response_format", "safety_identifier", "stop", "temperature", "tool_choice", "tools", "user"),
+        ),
+        "ours": ("prompt_cache_key", "store", "stream_options"),
+        "warned": (
+            *("frequency_penalty", "logprobs", "metadata", "moderation", "prediction", "presence_penalty"),
+            *("prompt_cache_options", "prompt_cache_retention", "seed", "service_tier", "top_logprobs"),
+            *("verbosity",),
+        ),
+        "refused": (
+            *("audio", "function_call", "functions", "logit_bias", "modalities", "n"),
+            *("web_search_options",),
+        ),
+    }
+)
 """What becomes of each field of a chat completion request if the provider speaks the Messages API. `thinking` is
 Anthropic's: applications send it as an extra field."""
 DEFAULT_MAX_TOKENS: Final = 8192

@@ -12,6 +12,7 @@ import msgspec
 import orjson
 
 from app.conversation.json_text import encode_compact_json
+from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,
     Begin,
@@ -25,10 +26,10 @@ from app.dialects.answer_events import (
     Text,
     Usage,
 )
-from app.dialects.chat.stream_decoder import normalize_json
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.message_body import THINKING_TYPES, Block
 from app.dialects.messages.message_rendering import build_sealed_text
+from app.dialects.provider_json import normalize_json
 from app.errors import UpstreamUnavailable
 
 FINISH_REASONS: Final[Mapping[str, str]] = {
@@ -71,29 +72,13 @@ _decode_event: Final = msgspec.json.Decoder(MessagesEvent).decode
 _decode_whole: Final = msgspec.json.Decoder(_WholeMessage).decode
 
 
-class MessagesStreamDecoder:
-    """Decodes a message, event by event. Implements `dialects.answer_decoding.AnswerDecoder`.
+class MessagesStreamDecoder(AnswerDecoder):
+    """Decodes a message, event by event."""
 
-    Args:
-        source_name: the provider's name, for error messages.
-    """
-
-    protocol: Final = "anthropic"
-    __slots__ = (
-        *("_blocks", "_calls", "_native", "_raw_blocks", "_source_name", "_text_runs", "_texts"),
-        *("awaited_name", "holds_names", "tells_others"),
-        *("error_data", "finish", "has_content", "has_ended", "id", "is_complete", "model", "usage"),
-    )
+    protocol = "anthropic"
 
     def __init__(self, source_name: str = "upstream") -> None:
-        self._source_name = source_name
-        self.id: str | None = None
-        self.model: str | None = None
-        self.usage: dict[str, Any] | None = None
-        self.finish: str | None = None
-        self.error_data: bytes | None = None
-        self.awaited_name, self.holds_names, self.tells_others = "", False, False
-        self.is_complete = self.has_content = self.has_ended = False
+        super().__init__(source_name)
         self._native: dict[str, Any] = {"stop_reason": None, "stop_sequence": None, "usage": {}}
         self._blocks: dict[int, Block] = {}
         """The blocks as they began, with lists that have grown."""
@@ -105,11 +90,6 @@ class MessagesStreamDecoder:
         """The number of each call, by the index of its block."""
         self._raw_blocks: list[bytes] | None = None
         """The blocks of a whole answer, with the provider's bytes."""
-
-    @property
-    def has_awaited_call(self) -> bool:
-        """Whether a call waits for its name: none does, since a call begins with its whole name."""
-        return False
 
     def watch(self, data: bytes, name: bytes = b"") -> MessagesEvent:
         """Adds the data of one event. Returns the event.
@@ -164,10 +144,6 @@ class MessagesStreamDecoder:
         """Returns the first blocks as they have come."""
         return [self._build_block(index) for index in sorted(self._blocks)[:count]]
 
-    def decode_rest(self) -> list[AnswerValue]:
-        """Returns nothing: no value is held back."""
-        return []
-
     def add_whole(self, body: bytes) -> None:
         """Adds the body of a whole answer in place of events; one that is an error sets `error_data`.
 
@@ -206,13 +182,8 @@ class MessagesStreamDecoder:
             blocks = [orjson.dumps(self._build_block(index)) for index in sorted(self._blocks)]
         return MessagesMessage.from_raw_blocks("assistant", blocks)
 
-    def build_alternatives(self) -> list[dict[str, Any]]:
-        """Returns no messages: the Messages API has one answer to each question."""
-        return []
-
     def build_facts(self) -> dict[str, Any]:
-        facts = {"id": self.id, "model": self.model, "finish_reason": self.finish, "usage": self.usage}
-        return {**facts, NATIVE_FACTS_KEY: {name: self._native.get(name) for name in NATIVE_FACTS}}
+        return {**super().build_facts(), NATIVE_FACTS_KEY: {name: self._native.get(name) for name in NATIVE_FACTS}}
 
     def _decode(self, data: bytes) -> MessagesEvent:
         try:

@@ -19,11 +19,10 @@ from app.dialects.answer_events import (
     Sealed,
     Text,
 )
-from app.dialects.chat.stream_decoder import join_surrogates
-from app.dialects.chat.stream_frames import encode_chunk
 from app.dialects.messages.message_body import PARAGRAPH_BREAK, Block
 from app.dialects.messages.message_rendering import read_sealed_block
 from app.dialects.messages.stream_decoder import FINISH_REASONS
+from app.dialects.provider_json import encode_json, join_surrogates
 
 STOP_REASONS: Final = {
     "stop": "end_turn",
@@ -193,7 +192,7 @@ def write_event(kind: str, members: Mapping[str, Any]) -> bytes:
     try:
         data = orjson.dumps(body)
     except TypeError:
-        data = encode_chunk(body)
+        data = encode_json(body)
     return write_data(kind.encode(), data)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from app.conversation.item import Item
 from app.dialects.answer_decoding import AnswerDecoder
@@ -16,18 +15,16 @@ from app.dialects.responses.response_object import find_incomplete_reason
 from app.dialects.responses.stream_decoder import ResponsesStreamDecoder
 from app.dialects.responses.stream_encoder import ResponsesStreamEncoder
 from app.dialects.responses.stream_splicer import ResponsesStreamSplicer
-from app.dialects.stream_relay import StreamRelay
+from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.errors import GatewayError
 
 
 class ResponsesStreamRelay(StreamRelay):
-    """Turns the bytes of the upstream's stream into the events of a response. Implements
-    `dialects.answer_format.AnswerRelay`.
+    """Turns the bytes of the upstream's stream into the events of a response.
 
     Args:
         answer: decodes the events: a Responses provider's are relayed while it watches, those of another are written
             from the values that it makes.
-        fields, render_last_fields, source: as of `ChatStreamSplicer`.
         lifecycle: writes the stream's beginning and end. The stream may have begun with the progress of a compaction.
         tool_names: as of `ResponsesStreamEncoder`.
     """
@@ -35,23 +32,17 @@ class ResponsesStreamRelay(StreamRelay):
     def __init__(
         self,
         answer: AnswerDecoder,
-        fields: bytes,
-        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
-        *,
-        source: str,
+        options: RelayOptions,
         lifecycle: LifecycleWriter,
         tool_names: Mapping[str, tuple[str, str]],
     ) -> None:
-        super().__init__(source)
-        self.answer = answer
+        super().__init__(answer, options)
         self._decoder = answer
-        self._fields = fields
-        self._render_last_fields = render_last_fields
         self._lifecycle = lifecycle
         self._encoder = ResponsesStreamEncoder(lifecycle.response, lifecycle.events, tool_names)
         self._splicer: ResponsesStreamSplicer | None = None
         if isinstance(answer, ResponsesStreamDecoder):
-            self._splicer = ResponsesStreamSplicer(answer, lifecycle, fields)
+            self._splicer = ResponsesStreamSplicer(answer, lifecycle, options.fields)
         self._passed_items: Mapping[int, bytes] = {}
         """The provider's items that passed before values came in the place of its events, by index."""
         self._end_of_items = b""
@@ -123,11 +114,11 @@ class ResponsesStreamRelay(StreamRelay):
         frames_before = self._lifecycle.write_begin(self._fields, answer.model) + self._end_of_items
         return self._lifecycle.write_end(
             fields,
-            frames_before=frames_before,
+            frames_before,
             model=answer.model,
             output=self._encoder.items,
             usage=answer.usage,
-            incomplete_reason=find_incomplete_reason(answer.finish),
+            finish=answer.finish,
         )
 
     def render_failure(self, error: GatewayError) -> bytes:
@@ -143,13 +134,9 @@ class ResponsesStreamRelay(StreamRelay):
         self._end_items()
         if self._end_number is not None:
             self._lifecycle.events.next_number = self._end_number
-        return self._lifecycle.write_failure(
-            error,
-            fields,
-            frames_before=frames_before,
-            model=answer.model,
-            output=self._encoder.items if splicer is None else splicer.list_shown_items(),
-            usage=answer.usage,
+        output = self._encoder.items if splicer is None else splicer.list_shown_items()
+        return self._lifecycle.write_end(
+            fields, frames_before, error, model=answer.model, output=output, usage=answer.usage
         )
 
     def _write_values(self, values: Sequence[AnswerValue]) -> bytes:

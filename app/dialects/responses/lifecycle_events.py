@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from app.dialects.responses.response_object import ResponseObject, build_response_error
-from app.dialects.responses.stream_events import COMPLETED, IN_PROGRESS, INCOMPLETE, EventWriter
+from app.dialects.responses.response_object import ResponseObject, build_response_error, choose_status
+from app.dialects.responses.stream_events import IN_PROGRESS, EventWriter
 from app.errors import GatewayError
 
 
@@ -21,8 +21,6 @@ class LifecycleWriter:
         has_begun: whether `response.created` was written.
         end: the frames that end the stream; None until they are written.
     """
-
-    __slots__ = ("end", "events", "has_begun", "response")
 
     def __init__(self, response: ResponseObject) -> None:
         self.response = response
@@ -51,41 +49,18 @@ class LifecycleWriter:
         return self.events.write_event("response.in_progress", {"response": msgspec.Raw(response), **(extra or {})})
 
     def write_end(
-        self,
-        fields: bytes,
-        *,
-        frames_before: bytes = b"",
-        model: str | None,
-        output: Sequence[Any],
-        usage: Mapping[str, Any] | None,
-        incomplete_reason: str | None = None,
+        self, fields: bytes, frames_before: bytes = b"", error: GatewayError | None = None, **members: Any
     ) -> bytes:
-        """Writes `response.completed`, or `response.incomplete` if there is a reason.
+        """Writes `response.completed`, `response.incomplete`, or `response.failed` if there is an error.
 
         Args:
             frames_before: frames that belong to the end and were written before.
+            members: further arguments of `ResponseObject.render`.
         """
-        status = COMPLETED if incomplete_reason is None else INCOMPLETE
-        response = self.response.render(
-            fields, status=status, model=model, output=output, usage=usage, incomplete_reason=incomplete_reason
-        )
-        return self.write_last_event(f"response.{status}", response, frames_before)
-
-    def write_failure(
-        self,
-        error: GatewayError,
-        fields: bytes,
-        *,
-        frames_before: bytes = b"",
-        model: str | None = None,
-        output: Sequence[Any] = (),
-        usage: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        """Writes `response.failed`. Arguments as of `write_end`."""
-        response = self.response.render(
-            fields, status="failed", model=model, output=output, usage=usage, error=build_response_error(error)
-        )
-        return self.write_last_event("response.failed", response, frames_before)
+        if error is not None:
+            members |= {"status": "failed", "finish": None, "error": build_response_error(error)}
+        kind = f"response.{members.get('status') or choose_status(members.get('finish'))}"
+        return self.write_last_event(kind, self.response.render(fields, **members), frames_before)
 
     def write_last_event(self, kind: str, response: bytes, frames_before: bytes = b"") -> bytes:
         """Writes the event that ends the stream, with a response object."""

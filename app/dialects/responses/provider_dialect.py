@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
-from app.dialects.chat.provider_dialect import remove_own_metadata
+from app.conversation.item import Item
 from app.dialects.message_rendering import needs_rendering_for_responses, render_messages_for_responses
-from app.dialects.provider_dialect import RenderedMessages, SelectedFields
-from app.dialects.request_body import decode_field
+from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
+from app.dialects.reasoning_restoration import find_bare_reasoning, restore_reasoning
+from app.dialects.request_body import decode_field, remove_own_metadata
 from app.dialects.request_translation import (
     MIN_OUTPUT_TOKENS,
     select_fields_for_responses,
@@ -17,7 +18,7 @@ from app.dialects.request_translation import (
 from app.dialects.responses.stream_decoder import ResponsesStreamDecoder, starts_response
 
 
-class ResponsesProviderDialect:
+class ResponsesProviderDialect(ProviderDialect):
     protocol = client_protocol = "responses"
     messages_field = "input"
     answer_name = "a response of the Responses API"
@@ -50,8 +51,11 @@ class ResponsesProviderDialect:
         rendered = render_messages_for_responses(raws, own_contents=own_contents)
         return RenderedMessages(rendered.raw_items, {"instructions": rendered.instructions}, rendered.warnings)
 
-    def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-        return {}
+    def find_bare_answer(self, client: str, raws: Sequence[bytes]) -> int | None:
+        return find_bare_reasoning(raws)
+
+    def restore_answers(self, raws: Sequence[bytes], stored: Sequence[Item]) -> list[bytes]:
+        return restore_reasoning(raws, [answer.raw for answer in stored])
 
     def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
         lowered, wanted = max(limit, MIN_OUTPUT_TOKENS), decode_field(fields, "max_output_tokens")

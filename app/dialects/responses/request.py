@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 import orjson
@@ -14,19 +14,11 @@ from app.conversation.identity import is_valid_conversation_id
 from app.conversation.names import check_name
 from app.dialects.items.input_items import encode_instructions, encode_text_input, find_item_groups, join_item_groups
 from app.dialects.items.item_kinds import ItemFields
-from app.dialects.request_body import check_request_names, decode_field
+from app.dialects.request_body import build_type_error, check_request_names, decode_field, decode_typed_field
 from app.dialects.responses.tools import check_tool_choice, check_tools, list_tools
 from app.errors import InvalidRequest
 
-T = TypeVar("T", bool, int, str, list[Any], dict[str, Any])
 Truncation = Literal["auto", "disabled"]
-TYPE_WORDS: Final[Mapping[type, str]] = {
-    bool: "a boolean",
-    int: "an integer",
-    str: "a string",
-    list: "an array",
-    dict: "an object",
-}
 LATER_FIELDS: Final[Mapping[str, str]] = {
     "background": "Background responses are not supported yet: leave out `background`, or send `false`.",
     "prompt": "Prompt templates are not supported yet: send `instructions` and `input`.",
@@ -102,21 +94,6 @@ def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
         truncation=_parse_truncation(fields),
         compact_threshold=_parse_compact_threshold(fields),
     )
-
-
-def decode_typed_field(fields: Mapping[str, bytes], name: str, kind: type[T]) -> T | None:
-    """Returns a decoded top-level field of a request; None if it is absent or null.
-
-    Raises:
-        InvalidRequest: the field has another type, or cannot be decoded (`decode_field`).
-    """
-    value = decode_field(fields, name)
-    if value is None:
-        return None
-    # JSON's booleans are no integers, Python's are.
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _build_type_error(name, kind)
-    return value
 
 
 def may_run_provider_tools(fields: Mapping[str, bytes]) -> bool:
@@ -240,7 +217,7 @@ def _parse_compact_threshold(fields: Mapping[str, bytes]) -> int | None:
     for index, entry in enumerate(decode_typed_field(fields, "context_management", list) or ()):
         path = f"context_management[{index}]"
         if not isinstance(entry, dict):
-            raise _build_type_error(path, dict)
+            raise build_type_error(path, dict)
         if entry.get("type") != "compaction":
             raise InvalidRequest(f"`{path}.type` must be `compaction`.", code="invalid_value", param=f"{path}.type")
         threshold = entry.get("compact_threshold")
@@ -256,14 +233,10 @@ def _parse_positive_integer(fields: Mapping[str, bytes], name: str) -> int | Non
 
 def _check_positive_integer(value: object, param: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _build_type_error(param, int)
+        raise build_type_error(param, int)
     if value < 1:
         raise InvalidRequest(f"`{param}` must be at least 1.", code="invalid_value", param=param)
     return value
-
-
-def _build_type_error(param: str, kind: type) -> InvalidRequest:
-    return InvalidRequest(f"`{param}` must be {TYPE_WORDS[kind]}.", code="invalid_type", param=param)
 
 
 def _build_missing_error(name: str, hint: str | None = None) -> InvalidRequest:

@@ -13,32 +13,26 @@ import orjson
 
 from app.dialects.chat.stream_frames import splice_fields
 from app.dialects.error_body import read_error_body
+from app.dialects.responses.stream_events import COMPLETED, INCOMPLETE
 from app.dialects.usage import read_usage
 from app.errors import GatewayError, UpstreamRefused
 
-DEFAULT_ECHO: Final[Mapping[str, bytes]] = {
+_DEFAULTS: Final = {
+    **dict.fromkeys(("conversation", "instructions", "max_output_tokens", "max_tool_calls"), b"null"),
+    **dict.fromkeys(("previous_response_id", "prompt_cache_key", "safety_identifier", "user"), b"null"),
+    **dict.fromkeys(("parallel_tool_calls", "store"), b"true"),
+    **dict.fromkeys(("temperature", "top_p"), b"1.0"),
     "background": b"false",
-    "conversation": b"null",
-    "instructions": b"null",
-    "max_output_tokens": b"null",
-    "max_tool_calls": b"null",
     "metadata": b"{}",
-    "parallel_tool_calls": b"true",
-    "previous_response_id": b"null",
-    "prompt_cache_key": b"null",
     "reasoning": b'{"effort":null,"summary":null}',
-    "safety_identifier": b"null",
     "service_tier": b'"default"',
-    "store": b"true",
-    "temperature": b"1.0",
     "text": b'{"format":{"type":"text"}}',
     "tool_choice": b'"auto"',
     "tools": b"[]",
     "top_logprobs": b"0",
-    "top_p": b"1.0",
     "truncation": b'"disabled"',
-    "user": b"null",
 }
+DEFAULT_ECHO: Final[Mapping[str, bytes]] = dict(sorted(_DEFAULTS.items()))
 """Request fields that a response object repeats, with OpenAI's values for a request that lacks them."""
 OPTIONAL_ECHO: Final = ("prompt", "prompt_cache_retention")
 """Request fields that a response object repeats only if the request has them."""
@@ -85,8 +79,6 @@ class ResponseObject:
         fields: the request's fields, each as JSON.
     """
 
-    __slots__ = ("_echo", "_model", "created_at", "hides_encrypted_reasoning", "response_id", "shows_logprobs")
-
     def __init__(self, response_id: str, created_at: int, fields: Mapping[str, bytes]) -> None:
         self.response_id = response_id
         self.created_at = created_at
@@ -102,33 +94,33 @@ class ResponseObject:
         self,
         fields: bytes,
         *,
-        status: str,
+        status: str | None = None,
         model: str | None = None,
         output: Sequence[Any] = (),
         usage: Mapping[str, Any] | None = None,
         error: Mapping[str, Any] | None = None,
-        incomplete_reason: str | None = None,
+        finish: str | None = None,
         provider_facts: Mapping[str, Any] | None = None,
     ) -> bytes:
         """Renders a response object.
 
         Args:
             fields: our fields, as `splice_fields` takes them.
-            status: `in_progress`, `completed`, `incomplete` or `failed`.
+            status: `in_progress` or `failed`; None: that of an answer which has ended (`choose_status`).
             model: the provider's name for the model; the request's if the provider reported none.
             output: the items.
             usage: as Chat Completions have it.
             error: of a failed response.
-            incomplete_reason: why an incomplete response is incomplete.
+            finish: how the answer has ended, as of `answer_events.Finish`.
             provider_facts: members that replace what would be rendered (`read_provider_facts`).
         """
         body = {
             "id": self.response_id,
             "object": "response",
             "created_at": self.created_at,
-            "status": status,
+            "status": status or choose_status(finish),
             "error": error,
-            "incomplete_details": _build_incomplete_details(incomplete_reason),
+            "incomplete_details": _build_incomplete_details(finish),
             "model": model or msgspec.Raw(self._model),
             "output": output,
             "usage": None if usage is None else build_response_usage(usage),
@@ -157,13 +149,13 @@ class ResponseObject:
         return _add_fields(_encode({**members, **identity, **own}), fields)
 
     def read_provider_facts(
-        self, body: bytes, *, usage: Mapping[str, Any] | None, incomplete_reason: str | None
+        self, body: bytes, *, usage: Mapping[str, Any] | None, finish: str | None
     ) -> dict[str, Any]:
         """Reads from the object of a Responses provider what `render` would not say.
 
         Args:
             body: the provider's object.
-            usage, incomplete_reason: as of `render`.
+            usage, finish: as of `render`.
 
         Raises:
             msgspec.DecodeError: the body is not a JSON object.
@@ -171,7 +163,7 @@ class ResponseObject:
         members = _decode_members(body)
         rendered = {
             **self._echo,
-            "incomplete_details": msgspec.Raw(_encode(_build_incomplete_details(incomplete_reason))),
+            "incomplete_details": msgspec.Raw(_encode(_build_incomplete_details(finish))),
             "usage": msgspec.Raw(_encode(None if usage is None else build_response_usage(usage))),
         }
         facts = {}
@@ -249,7 +241,13 @@ def build_response_error(error: GatewayError) -> dict[str, str]:
     return {"code": code, "message": str(fields.get("message") or error.message)}
 
 
-def _build_incomplete_details(reason: str | None) -> dict[str, str] | None:
+def choose_status(finish: str | None) -> str:
+    """Returns the status of a response whose answer has ended so."""
+    return COMPLETED if find_incomplete_reason(finish) is None else INCOMPLETE
+
+
+def _build_incomplete_details(finish: str | None) -> dict[str, str] | None:
+    reason = find_incomplete_reason(finish)
     return None if reason is None else {"reason": reason}
 
 

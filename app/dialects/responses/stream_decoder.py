@@ -6,7 +6,7 @@ Calls that the provider runs itself, and citations of the provider's files, have
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -14,6 +14,7 @@ import orjson
 
 from app.conversation.item import Item
 from app.conversation.json_text import encode_compact_json
+from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,
     Begin,
@@ -28,11 +29,10 @@ from app.dialects.answer_events import (
     Text,
     Usage,
 )
-from app.dialects.chat.stream_decoder import join_surrogates, normalize_json
-from app.dialects.chat.stream_frames import decode_chunk, encode_chunk
 from app.dialects.items.chat_form import build_tool_call, read_reasoning_texts
 from app.dialects.items.item_kinds import is_client_call
 from app.dialects.items.message import build_items_message
+from app.dialects.provider_json import decode_object, encode_json, join_surrogates, normalize_json
 from app.dialects.sse import DONE_DATA
 from app.errors import UpstreamUnavailable
 
@@ -88,38 +88,22 @@ _decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _NO_EVENT: Final = ResponseEvent("")
 
 
-class ResponsesStreamDecoder:
-    """Decodes a response, event by event. Implements `dialects.answer_format.AnswerDecoder`.
-
-    Args:
-        source_name: the provider's name, for error messages.
+class ResponsesStreamDecoder(AnswerDecoder):
+    """Decodes a response, event by event. What comes after the event that ends the stream says nothing.
 
     Attributes:
-        id, model, usage, finish, is_complete, has_content, error_data: as of `AnswerDecoder`.
-        has_ended: the event that ends the stream, or an error, has come. What comes after it says nothing.
         last_response: the response object with which the provider has ended the stream, with its bytes.
         has_failed: whether the provider has ended the stream with `response.failed`.
+        ended_items: the items that are done, by output index, with the provider's bytes.
         unfinished: data of the events since the last time that no item was open.
     """
 
-    protocol: Final = "responses"
-    has_awaited_call: Final = False  # an item has its name from its beginning
-    __slots__ = (
-        *("_begin", "_begun_calls", "_call_count", "_created", "_has_begun", "_is_lenient", "_items", "_open_indexes"),
-        *("_service_tier", "_source_name", "_streamed_items"),
-        *("awaited_name", "error_data", "finish", "has_content", "has_ended", "has_failed", "holds_names", "id"),
-        *("is_complete", "last_response", "last_type", "model", "tells_others", "unfinished", "usage"),
-    )
+    protocol = "responses"
 
     def __init__(self, source_name: str = "upstream") -> None:
-        self._source_name = source_name
-        self.awaited_name, self.holds_names, self.tells_others = "", False, False
-        self.id: str | None = None
-        self.model: str | None = None
-        self.usage: dict[str, Any] | None = None
-        self.finish: str | None = None
-        self.is_complete = self.has_content = self.has_ended = self.has_failed = False
-        self.error_data: bytes | None = None
+        super().__init__(source_name)
+        self.has_failed = False
+        self.ended_items: dict[int, bytes] = {}
         self.last_response: bytes | None = None
         self.last_type = ""
         """The type of the event with the last response object."""
@@ -132,8 +116,6 @@ class ResponsesStreamDecoder:
         """Whether an item, or a piece of one, has come."""
         self._is_lenient = False
         """Whether the last event was one that only lenient readers take."""
-        self._items: dict[int, bytes] = {}
-        """Items that are done, by output index, with their bytes."""
         self._open_indexes: set[int] = set()
         self._streamed_items: set[int | None] = set()
         """Output indexes of items of which a delta has come."""
@@ -162,10 +144,9 @@ class ResponsesStreamDecoder:
         if kind in _CONTENT_DELTA_TYPES:
             self.has_content = self.has_content or bool(_read_delta(event))
         elif event.item:
-            item = _decode_object(event.item)
-            self.has_content = self.has_content or is_client_call(item) or any(_list_said(item))
+            self.has_content = self.has_content or _say_something([_decode_object(event.item)])
         if kind == ITEM_DONE:
-            self._items[event.output_index or 0] = bytes(event.item)
+            self.ended_items[event.output_index or 0] = bytes(event.item)
             self._open_indexes.discard(event.output_index or 0)
             if not self._open_indexes:
                 self.unfinished.clear()
@@ -176,11 +157,6 @@ class ResponsesStreamDecoder:
         return event, data
 
     def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
-        """Adds the data of one event and returns what it says. After the end or a failure nothing more is said.
-
-        Raises:
-            UpstreamUnavailable: the data is not a JSON object.
-        """
         had_ended = self.has_ended
         event = self._read_event(data, name)
         if event is None:
@@ -189,17 +165,7 @@ class ResponsesStreamDecoder:
             return [Text(text, event.output_index)] if (text := _read_delta(event)) else []  # as nearly every event
         return [*self._read_values(event)]
 
-    def decode_rest(self) -> list[AnswerValue]:
-        """Returns nothing: no value is held back."""
-        return []
-
     def add_whole(self, body: bytes) -> None:
-        """Adds the body of a whole answer in place of events. A response that failed, or a body that is an error, sets
-        `error_data`.
-
-        Raises:
-            UpstreamUnavailable: the body is neither a response nor an error.
-        """
         if body.lstrip()[:1] != b"{":
             raise UpstreamUnavailable("The response is not a JSON object.")
         response = _decode_normalized(body)
@@ -208,18 +174,16 @@ class ResponsesStreamDecoder:
             self.error_data = body
         elif response.get("error") or status not in ANSWERED_STATUSES:
             default_message = f"The response has the status {status!r}."
-            self.error_data = encode_chunk(_build_error_body(response.get("error"), default_message))
+            self.error_data = encode_json(_build_error_body(response.get("error"), default_message))
         elif not isinstance(output, list):
             raise UpstreamUnavailable("The response has no list of output items.")
         else:
             self.last_response = normalize_json(body)
-            items = _list_objects(output)
-            self.has_content = any(is_client_call(item) or any(_list_said(item)) for item in items)
+            self.has_content = _say_something(_list_objects(output))
             self._read_end(response)
             self.is_complete = self.has_ended = True
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
-        """Returns what a whole answer says that was added by `add_whole`."""
         response = _decode_normalized(body)
         values: list[AnswerValue] = [self._build_begin()]
         for index, item in enumerate(_list_objects(response.get("output"))):
@@ -231,23 +195,10 @@ class ResponsesStreamDecoder:
         """Returns the items of the answer that are done, with the provider's bytes."""
         if self.last_response is not None and (items := read_output_items(self.last_response)):
             return items
-        return [self._items[index] for index in sorted(self._items)]
-
-    @property
-    def ended_items(self) -> Mapping[int, bytes]:
-        """The items that are done, by output index, with the provider's bytes."""
-        return self._items
+        return [self.ended_items[index] for index in sorted(self.ended_items)]
 
     def build_item(self) -> Item:
-        """Returns the answer's items, as the log keeps them."""
         return build_items_message(self.list_items())
-
-    def build_alternatives(self) -> list[dict[str, Any]]:
-        """Returns no messages: the Responses API has one answer to each question."""
-        return []
-
-    def build_facts(self) -> dict[str, Any]:
-        return {"id": self.id, "model": self.model, "finish_reason": self.finish, "usage": self.usage}
 
     def _read_event(self, data: bytes, name: bytes) -> ResponseEvent | None:
         """Reads an event and what it says of the whole answer; None for one that says nothing more."""
@@ -289,14 +240,13 @@ class ResponsesStreamDecoder:
             self.is_complete = self.has_ended = True
             if not self._has_begun:
                 # A server that streams nothing but the whole response.
-                items = _list_objects(response.get("output"))
-                self.has_content = any(is_client_call(item) or any(_list_said(item)) for item in items)
+                self.has_content = _say_something(_list_objects(response.get("output")))
         elif kind in (ITEM_ADDED, ITEM_DONE) or kind in _REASONING_DELTA_TYPES or kind in _CONTENT_DELTA_TYPES:
             self._has_begun = True
         return event
 
     def _fail(self, error: Any) -> None:
-        self.error_data, self.has_ended = encode_chunk(_build_error_body(error, "The response failed.")), True
+        self.error_data, self.has_ended = encode_json(_build_error_body(error, "The response failed.")), True
 
     def _set_identity(self, response: Mapping[str, Any]) -> None:
         response_id, model, created = response.get("id"), response.get("model"), response.get("created_at")
@@ -308,7 +258,9 @@ class ResponsesStreamDecoder:
         if self.id is None:
             self._set_identity(response)
         calls = self._begun_calls or any(map(is_client_call, _list_objects(response.get("output"))))
-        has_calls = bool(calls) or any(is_client_call(_decode_object(msgspec.Raw(one))) for one in self._items.values())
+        has_calls = bool(calls) or any(
+            is_client_call(_decode_object(msgspec.Raw(one))) for one in self.ended_items.values()
+        )
         tier = response.get("service_tier")
         self._service_tier = tier if isinstance(tier, str) and tier else None
         self.finish = _choose_finish_reason(response, has_calls=has_calls)
@@ -458,10 +410,12 @@ def _move_citation(citation: Mapping[str, Any], offset: int) -> dict[str, Any]:
     }
 
 
-def _list_said(item: Mapping[str, Any]) -> Iterator[Any]:
-    if item.get("type") == "message":
-        for part in _list_objects(item.get("content")):
-            yield part.get("refusal") if part.get("type") == "refusal" else part.get("text")
+def _say_something(items: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether items have something that a user or program would see: a call, a text, a refusal."""
+    contents = [part for item in items if item.get("type") == "message" for part in _list_objects(item.get("content"))]
+    return any(map(is_client_call, items)) or any(
+        part.get("refusal" if part.get("type") == "refusal" else "text") for part in contents
+    )
 
 
 def _encode_unless_text(value: Any) -> str:
@@ -525,12 +479,7 @@ def _decode_leniently(data: bytes, source: str) -> ResponseEvent:
         msgspec.ValidationError: a field has another type than it must have.
         UpstreamUnavailable: the data is not a JSON object.
     """
-    try:
-        body = decode_chunk(data)
-    except UpstreamUnavailable as error:
-        raise UpstreamUnavailable(f"{source!r} answered with data that is not JSON.") from error
-    if not isinstance(body, dict):
-        raise UpstreamUnavailable(f"{source!r} answered with data that is not a JSON object.")
+    body = decode_object(data, repr(source))
     fields = {name: body[name] for name in ResponseEvent.__struct_fields__ if name in body}
     raw_fields = {name: msgspec.Raw(json.dumps(fields[name]).encode()) for name in _RAW_FIELDS & fields.keys()}
     names = join_surrogates({name: value for name, value in fields.items() if name not in raw_fields})
@@ -549,7 +498,7 @@ def _decode_normalized(data: bytes) -> dict[str, Any]:
     Raises:
         UpstreamUnavailable: the data is nested too deeply, or is not JSON.
     """
-    return decode_chunk(normalize_json(data))
+    return decode_object(normalize_json(data))
 
 
 def _read_delta(event: ResponseEvent) -> str:

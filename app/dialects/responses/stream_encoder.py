@@ -16,10 +16,10 @@ from app.dialects.answer_events import (
     Sealed,
     Text,
 )
-from app.dialects.chat.stream_decoder import join_surrogates
 from app.dialects.items.chat_message_items import ID_PREFIXES
 from app.dialects.items.item_ids import derive_item_id
 from app.dialects.items.item_kinds import is_client_call
+from app.dialects.provider_json import join_surrogates
 from app.dialects.responses.response_object import ResponseObject, find_incomplete_reason
 from app.dialects.responses.stream_events import (
     CALL_KINDS,

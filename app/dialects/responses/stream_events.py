@@ -79,8 +79,6 @@ class EventWriter:
         next_number: the sequence number of the next event.
     """
 
-    __slots__ = ("next_number",)
-
     def __init__(self) -> None:
         self.next_number = 0
 
@@ -174,8 +172,6 @@ class OpenItem:
         item: the item as it was added; it grows.
         index: its place in the response's `output`.
     """
-
-    __slots__ = ("_writer", "index", "item", "text")
 
     def __init__(self, item: Item, index: int, writer: EventWriter) -> None:
         self.item = item

@@ -53,8 +53,6 @@ class ResponsesStreamSplicer:
         fields: our status fields.
     """
 
-    __slots__ = ("_decoder", "_fields", "_lifecycle", "_open_items")
-
     def __init__(self, decoder: ResponsesStreamDecoder, lifecycle: LifecycleWriter, fields: bytes) -> None:
         self._decoder = decoder
         self._lifecycle = lifecycle

@@ -61,13 +61,25 @@ def list_tools(tools: object) -> list[ListedTool]:
     return listed
 
 
-def check_tools(tools: object) -> None:
+def check_tools(tools: object, path: str = "tools") -> None:
     """Checks the tools of a Responses request as far as the gateway reads them; the provider checks the rest.
 
     Raises:
         InvalidRequest: `tools` is no array of tools with a type, or a tool that the client runs has no name.
     """
-    _check_tools(tools, "tools")
+    if tools is None:
+        return
+    if not isinstance(tools, list):
+        raise InvalidRequest(f"`{path}` must be an array.", code="invalid_type", param=path)
+    for index, tool in enumerate(tools):
+        place = f"{path}[{index}]"
+        if not isinstance(tool, dict):
+            raise InvalidRequest(f"`{place}` must be an object.", code="invalid_type", param=place)
+        kind = _check_member(tool, "type", str, "a string", place)
+        if kind in SCHEMA_MEMBERS or kind == "namespace":
+            _check_member(tool, "name", str, "a string", place)
+        if kind == "namespace":
+            check_tools(_check_member(tool, "tools", list, "an array", place), f"{place}.tools")
 
 
 def check_tool_choice(choice: Any) -> None:
@@ -87,7 +99,7 @@ def check_tool_choice(choice: Any) -> None:
             )
         case {"type": "allowed_tools"}:
             _check_member(choice, "mode", str, "a string", "tool_choice")
-            _check_tools(_check_member(choice, "tools", list, "an array", "tool_choice"), "tool_choice.tools")
+            check_tools(_check_member(choice, "tools", list, "an array", "tool_choice"), "tool_choice.tools")
         case {"type": "function" | "custom"}:
             _check_member(choice, "name", str, "a string", "tool_choice")
         case {}:
@@ -273,22 +285,6 @@ def shorten_name(name: object) -> str:
     """Returns the name of a type or member for an error or a warning. A client may choose it at any length."""
     text = name if isinstance(name, str) else "no name"
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
-
-
-def _check_tools(tools: object, path: str) -> None:
-    if tools is None:
-        return
-    if not isinstance(tools, list):
-        raise InvalidRequest(f"`{path}` must be an array.", code="invalid_type", param=path)
-    for index, tool in enumerate(tools):
-        place = f"{path}[{index}]"
-        if not isinstance(tool, dict):
-            raise InvalidRequest(f"`{place}` must be an object.", code="invalid_type", param=place)
-        kind = _check_member(tool, "type", str, "a string", place)
-        if kind in SCHEMA_MEMBERS or kind == "namespace":
-            _check_member(tool, "name", str, "a string", place)
-        if kind == "namespace":
-            _check_tools(_check_member(tool, "tools", list, "an array", place), f"{place}.tools")
 
 
 def _check_member(value: Mapping[str, Any], name: str, kind: type, words: str, path: str) -> Any:

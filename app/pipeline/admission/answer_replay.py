@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.conversation.conversation_types import Conversation, LogMessage
+from app.dialects.answer_format import StoredAnswer
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
@@ -92,14 +93,10 @@ def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatR
     context = meta.get("context", {})
     if "prompt_tokens" in context:
         headers["x-context-tokens"] = f"{context['prompt_tokens']}/{context['limit']}"
+    stored = StoredAnswer(entry, request.model, gateway_fields, context, request.wants_usage)
     if request.stream:
-        frames = request.answer_format.render_stored_stream(
-            entry, request.model, gateway_fields, context, include_usage=request.wants_usage
-        )
-        return StreamedAnswer(headers, _stream_frames(list(frames)))
-    return WholeAnswer(
-        request.answer_format.render_stored_answer(entry, request.model, gateway_fields, context), headers
-    )
+        return StreamedAnswer(headers, _stream_frames(list(request.answer_format.render_stored_stream(stored))))
+    return WholeAnswer(request.answer_format.render_stored_answer(stored), headers)
 
 
 async def _stream_frames(frames: list[bytes]) -> AsyncGenerator[bytes, None]:

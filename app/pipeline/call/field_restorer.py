@@ -7,8 +7,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from app.conversation.conversation_types import LogMessage
-from app.dialects.reasoning_restoration import find_bare_reasoning, restore_reasoning
-from app.dialects.sealed_parts import find_loop_answer, list_sealed_parts, restore_thinking
+from app.dialects.provider_dialect import ProviderDialect
+from app.dialects.sealed_parts import list_sealed_parts
 from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest
 from app.store.contract.conversations import ConversationStore
@@ -56,34 +56,28 @@ class FieldRestorer:
         filled = restore_missing_fields(messages, raw_answers, quirks.restore_fields, quirks.restore_scope)
         return view_messages if filled == messages else filled
 
-    async def restore_reasoning(
-        self, resolved_request: ResolvedRequest, view_messages: Sequence[bytes] | None, client_messages: Sequence[bytes]
+    async def restore_answers(
+        self,
+        dialect: ProviderDialect,
+        client: str,
+        resolved_request: ResolvedRequest,
+        view_messages: Sequence[bytes] | None,
+        client_messages: Sequence[bytes],
     ) -> Sequence[bytes] | None:
-        """Adds encrypted reasoning of stored answers that the client did not ask for, and so cannot send back.
-        Arguments and result as of `restore_fields`."""
+        """Adds what providers of a protocol need of stored answers and the client could not send back, such as
+        encrypted reasoning. Other arguments and result as of `restore_fields`.
+
+        Args:
+            client: the protocol of the client.
+        """
         if resolved_request.client_messages is None or OPAQUE_ORIGINS not in resolved_request.conversation.state:
             return view_messages
         messages = [bytes(raw) for raw in (client_messages if view_messages is None else view_messages)]
-        first_bare = find_bare_reasoning(messages)
+        first_bare = dialect.find_bare_answer(client, messages)
         if first_bare is None:
             return view_messages
         stored_answers = await self._read_stored_answers(resolved_request, len(messages) - first_bare)
-        restored = restore_reasoning(messages, [entry.message.raw for entry in stored_answers])
-        return view_messages if restored == messages else restored
-
-    async def restore_thinking(
-        self, resolved_request: ResolvedRequest, view_messages: Sequence[bytes] | None, client_messages: Sequence[bytes]
-    ) -> Sequence[bytes] | None:
-        """Puts stored answers with thinking in the place of the same answers of the client, which has no place for
-        thinking, in the open tool loop. Arguments and result as of `restore_fields`."""
-        if resolved_request.client_messages is None or OPAQUE_ORIGINS not in resolved_request.conversation.state:
-            return view_messages
-        messages = [bytes(raw) for raw in (client_messages if view_messages is None else view_messages)]
-        first = find_loop_answer(messages)
-        if first is None:
-            return view_messages
-        stored_answers = await self._read_stored_answers(resolved_request, len(messages) - first)
-        restored = restore_thinking(messages, [entry.message for entry in stored_answers])
+        restored = dialect.restore_answers(messages, [entry.message for entry in stored_answers])
         return view_messages if restored == messages else restored
 
     async def read_own_contents(

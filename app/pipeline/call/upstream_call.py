@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from app.context.calibration import Calibration
 from app.conversation.conversation_types import Conversation
 from app.dialects.answer_decoding import BAD_GATEWAY
+from app.dialects.provider_dialects import find_provider_dialect, select_queries
 from app.dialects.sealed_parts import list_sealed_parts
 from app.dialects.usage import TokenUsage
 from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused
@@ -119,6 +120,7 @@ class UpstreamCaller:
             tenant=turn.request.caller.tenant,
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
+            queries=select_queries(turn.request.protocol, turn.request.query),
         )
         deployment = opened.deployment
         reply, error_body = await read_first_event_or_body(opened.reply, deployment, stream=turn.request.stream)
@@ -178,6 +180,7 @@ class UpstreamCaller:
             tenant=turn.request.caller.tenant,
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
+            queries=select_queries(turn.request.protocol, turn.request.query),
         )
         reply, error_body = await read_first_event_or_body(opened.reply, deployment, stream=turn.request.stream)
         if error_body is None:
@@ -268,11 +271,11 @@ class UpstreamCaller:
         self, deployment: ModelDeployment, turn: Turn, sent_view: View
     ) -> Sequence[bytes] | None:
         """Returns the messages of a view with what this deployment needs of the stored answers."""
-        restorer, messages, client_messages = FieldRestorer(self.store), sent_view.messages, turn.request.raw_messages
-        if deployment.provider.protocol == "responses":
-            messages = await restorer.restore_reasoning(turn.resolved_request, messages, client_messages)
-        elif deployment.provider.protocol == "anthropic" and turn.request.protocol != "messages":
-            messages = await restorer.restore_thinking(turn.resolved_request, messages, client_messages)
+        restorer, client_messages = FieldRestorer(self.store), turn.request.raw_messages
+        dialect = find_provider_dialect(deployment.provider.protocol)
+        messages = await restorer.restore_answers(
+            dialect, turn.request.protocol, turn.resolved_request, sent_view.messages, client_messages
+        )
         if deployment.quirks.restore_fields:
             messages = await restorer.restore_fields(
                 deployment.quirks, turn.resolved_request, messages, client_messages

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from app.conversation.conversation_types import AnswerProof, Conversation
-from app.conversation.fingerprints import Fingerprint, FingerprintScope, is_text_contained
+from app.conversation.fingerprints import Fingerprint, FingerprintScope, extract_summary, is_text_contained
 from app.conversation.history_alignment import Alignment, Element, is_known_answer
 from app.conversation.item import Item
 from app.pipeline.chat_request import ChatRequest
@@ -272,7 +272,7 @@ def _quotes_answer(log: Sequence[Element], history: Sequence[Element]) -> bool:
     """Returns whether a user message has the whole text of a longer answer of the log: a summary that the client had
     asked the model for, and sends in the place of its history."""
     texts = [element.text for element in history if element.kind == "user"]
-    return any(known.known_words and any(known.text in text for text in texts) for known in log)
+    return any(known.known_words and any(extract_summary(known.text) in text for text in texts) for known in log)
 
 
 def leaves_out_said_words(aligned_log: AlignedLog, before_seq: int) -> bool:
@@ -296,11 +296,12 @@ def _is_version(known: Element, element: Element) -> bool:
 def find_quoted_answer(messages: Sequence[Item], answer: Item) -> int | None:
     """Returns the index of the user message that contains an answer: the client has asked the model for a summary, and
     sends that in the place of its history."""
+    quoted = extract_summary(answer.text)
     return next(
         (
             index
             for index, message in enumerate(messages)
-            if message.role == "user" and is_text_contained(answer.text, message.text)
+            if message.role == "user" and is_text_contained(quoted, message.text)
         ),
         None,
     )

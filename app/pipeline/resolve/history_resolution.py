@@ -185,9 +185,10 @@ class HistoryResolver:
         if newest.incomplete or (index := find_quoted_answer(client_history.messages, newest.message)) is None:
             return None
         aligned_log = await self.history_aligner.align(conversation, client_history, None, omits_answers=True)
-        known = {index for index, one in enumerate(aligned_log.alignment.marks) if one.kind in ALIGNED_MARKS}
+        marks = aligned_log.alignment.marks
+        # After the summary, a client keeps newest answers, and may add its own.
         if not aligned_log.alignment.continues_log or any(
-            at not in known for at in client_history.list_answer_indexes()
+            at < index and marks[at].kind not in ALIGNED_MARKS for at in client_history.list_answer_indexes()
         ):
             return None
         scope = list_scopes(request)[0]

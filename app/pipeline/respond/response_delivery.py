@@ -19,11 +19,11 @@ from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
 from app.dialects.answer_decoding import Answer
-from app.dialects.answer_format import AnswerRelay
 from app.dialects.provider_dialects import make_decoder
 from app.dialects.sealed_parts import has_sealed_parts
 from app.dialects.search_rounds import JoinedEvents
 from app.dialects.sse import SseEvent
+from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.dialects.usage import TokenUsage, read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
@@ -177,10 +177,12 @@ class ResponseDelivery:
         source = upstream_answer.deployment.key
         relay = turn.request.answer_format.build_relay(
             make_decoder(reply.protocol, source),
-            report.render_status_fields(),
-            functools.partial(_render_last_fields, report, upstream_answer.deployment, turn.search_tool_session),
-            include_usage=turn.request.wants_usage,
-            source=source,
+            RelayOptions(
+                report.render_status_fields(),
+                functools.partial(_render_last_fields, report, upstream_answer.deployment, turn.search_tool_session),
+                source,
+                turn.request.wants_usage,
+            ),
         )
         is_over = False
         try:
@@ -214,7 +216,7 @@ class ResponseDelivery:
                 )
 
     async def _finish_stream(
-        self, turn: Turn, view: View, relay: AnswerRelay, report: ContextReport, upstream_answer: UpstreamAnswer
+        self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
     ) -> bytes:
         """Stores the answer that the stream brought, and returns the last frames."""
         error, changed_fields = relay.stream_failure, None
@@ -241,7 +243,7 @@ class ResponseDelivery:
         self,
         turn: Turn,
         view: View,
-        relay: AnswerRelay,
+        relay: StreamRelay,
         report: ContextReport,
         upstream_answer: UpstreamAnswer,
         leases: AsyncExitStack,
@@ -259,7 +261,7 @@ class ResponseDelivery:
             await leases.aclose()
 
     async def _store_streamed_answer(
-        self, turn: Turn, view: View, relay: AnswerRelay, report: ContextReport, upstream_answer: UpstreamAnswer
+        self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
     ) -> None:
         answer = relay.answer
         answer.id = relay.answer_id
@@ -537,7 +539,7 @@ def _has_succeeded(work: asyncio.Future[None]) -> bool:
     return not work.cancelled() and work.exception() is None
 
 
-def _relay_events(relay: AnswerRelay, events: Sequence[SseEvent]) -> bytes:
+def _relay_events(relay: StreamRelay, events: Sequence[SseEvent]) -> bytes:
     """Renders the frames for events, and for what is said in their place."""
     frames = relay.relay_events(events) if events else b""
     if isinstance(events, JoinedEvents) and events.values and not relay.has_ended:

@@ -131,6 +131,7 @@ class Router:
         tenant: str = "",
         client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
+        queries: Mapping[str, str] | None = None,
     ) -> RoutedReply:
         """Makes a call. The answer may be an error that a retry does not help, or, if every deployment failed, the last
         error answer with its status and body: the caller judges it.
@@ -142,6 +143,7 @@ class Router:
             tenant: whose call it is.
             client_key: the client's own credential.
             headers: further headers to send.
+            queries: the query to send, by the protocol of the provider.
 
         Raises:
             UpstreamUnavailable: no deployment answered at all.
@@ -150,7 +152,7 @@ class Router:
         """
         # Failures that follow one client's key are that key's, whichever end user sends it.
         tenant = tenant if client_key is None else extract_application_tenant(tenant)
-        call = _RoutedCall(target, headers or {}, tenant, client_key)
+        call = _RoutedCall(target, headers or {}, queries or {}, tenant, client_key)
         for deployment in target.deployments:
             breaker = self._breakers.get(deployment.key) or self._add_breaker(deployment)
             is_trial = breaker.is_open_for(tenant)
@@ -220,6 +222,7 @@ class Router:
             body,
             authorization=None if key is None else key.disclose_to_provider(deployment.provider),
             headers=call.headers,
+            query=call.queries.get(deployment.provider.protocol, ""),
             times=CallTimes(self._clock()),
         )
         try:
@@ -345,6 +348,7 @@ class _RoutedCall(msgspec.Struct):
 
     target: RouteTarget
     headers: Mapping[str, str]
+    queries: Mapping[str, str]
     tenant: str
     """Whose failures the call's are."""
     client_key: ClientKey | None = None

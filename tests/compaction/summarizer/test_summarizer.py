@@ -28,8 +28,9 @@ def request_for(
 
 def read(body: dict[str, Any]) -> FirstChoice:
     decoder = ChatStreamDecoder()
-    decoder.add_whole(orjson.dumps(body))
-    return read_first_choice(decoder, ())
+    raw = orjson.dumps(body)
+    decoder.add_whole(raw)
+    return read_first_choice(decoder, decoder.decode_whole(raw))
 
 
 def answer(message: dict[str, Any], finish_reason: str | None = "stop") -> dict[str, Any]:

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from app.context.plan.outline import LastView
 from app.conversation.conversation_types import LogMessage
 from app.dialects.item_decoding import decode_item
-from app.dialects.items.input_items import group_input_items
 from app.dialects.items.item_kinds import CALL_OUTPUT_TYPES, OUTPUT_TYPES, is_client_call, read_call_id
 from app.dialects.message_rendering import render_messages_for_chat, render_messages_for_responses
 from tests.context.conversation_strategies import POLICIES, TEXTS
 from tests.context.plan_checks import check_ranges, check_rounds_stay_whole
 from tests.context.planned_conversation import COUNT, World, words
+from tests.support.input_items import group_input_items
 
 Item = dict[str, Any]
 IMAGE: Item = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}

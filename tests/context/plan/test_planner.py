@@ -96,6 +96,12 @@ def test_fewer_turns_stay_verbatim_when_they_are_long(turn_tokens: int, kept: in
     assert len(world.log) - 1 - world.plan().to_summarize[-1].to_seq == 2 * kept
 
 
+@pytest.mark.parametrize(("share", "kept"), [(0.3, 3), (0.2, 2), (0.1, 1)])
+def test_the_turns_that_stay_take_at_most_the_share_of_the_policy(share: float, kept: int) -> None:
+    world = World(policy=ContextPolicy(buffer_max_ratio=share), bodies=[*turns(8, 800), user("And now?")])
+    assert len(world.log) - 1 - world.plan().to_summarize[-1].to_seq == 2 * kept
+
+
 def test_fewer_turns_stay_where_summaries_leave_little_room_to_grow() -> None:
     """What stays is sent anew behind each new summary, so it takes no more than the view can then grow by."""
     bodies = [*turns(11, 500), user("And now?")]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.identity import compute_links_after_messages, compute_start_position
+from app.conversation.item import Item
 from app.dialects.body.message import ChatMessage
 from tests.context.conversation_strategies import conversations
 
@@ -64,8 +65,12 @@ LOGS = st.one_of(conversations(), st.lists(ODD_MESSAGES, max_size=12), st.just([
 
 
 def placed(bodies: Sequence[Body], *, tenant: str = "tenant", incomplete: bool = False) -> list[LogMessage]:
+    """Chat messages as a log keeps them; the last one broke off if it is `incomplete`."""
+    return place_messages([ChatMessage.from_body(body) for body in bodies], tenant=tenant, incomplete=incomplete)
+
+
+def place_messages(messages: Sequence[Item], *, tenant: str = "tenant", incomplete: bool = False) -> list[LogMessage]:
     """Messages as a log keeps them; the last one broke off if it is `incomplete`."""
-    messages = [ChatMessage.from_body(body) for body in bodies]
     return [
         LogMessage(
             seq=seq,

@@ -1,4 +1,4 @@
-"""Items as chat messages: what can be kept is kept whole, and of what cannot nothing is."""
+"""Items that a client adds: they are kept as they came, or nothing is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from app.conversations.items.item_building import ITEM_FIELDS, build_items
-from app.conversations.items.item_parser import ITEM_SHAPES, MAX_ITEMS, parse_items
+from app.conversation.conversation_types import LogMessage
+from app.conversations.items.item_building import build_items
+from app.conversations.items.item_parser import MAX_ITEMS, parse_items
+from app.dialects.items.input_items import USUAL_TYPES
+from app.dialects.items.message import ResponsesMessage
 from app.errors import InvalidRequest
-from tests.conversations.items.example_logs import JSON_VALUES, placed
+from tests.conversations.items.example_logs import JSON_VALUES, place_messages
 
 Body = dict[str, Any]
 
@@ -44,6 +46,11 @@ def thought(text: str = "First this.") -> Body:
 
 def bodies(*items: Body, open_calls: Any = ()) -> list[Body]:
     return [one.body for one in parse_items(items, open_calls=open_calls)]
+
+
+def list_items(messages: list[ResponsesMessage]) -> list[Body]:
+    entries: list[LogMessage] = place_messages(messages)
+    return [item for entry in entries for item in build_items(entry)]
 
 
 def tool_calls(*ids: str) -> list[Body]:
@@ -94,7 +101,7 @@ def test_content_is_kept_as_chat_messages_have_it(content: Any, kept: Any) -> No
         ([said(), call("c1"), call("c2")], [{"content": "Hello", "tool_calls": tool_calls("c1", "c2")}]),
         ([call("c1"), said()], [{"content": "Hello", "tool_calls": tool_calls("c1")}]),
         ([call("c1")], [{"content": None, "tool_calls": tool_calls("c1")}]),
-        ([said("a"), said("b")], [{"content": "a"}, {"content": "b"}]),
+        ([said("a"), said("b")], [{"content": "a\n\nb"}]),
         ([thought(), said()], [{"content": "Hello", "reasoning_content": "First this."}]),
         (
             [thought("a"), thought("b"), call("c1")],
@@ -102,7 +109,7 @@ def test_content_is_kept_as_chat_messages_have_it(content: Any, kept: Any) -> No
         ),
         (
             [said("a"), thought("b"), call("c1")],
-            [{"content": "a"}, {"content": None, "reasoning_content": "b", "tool_calls": tool_calls("c1")}],
+            [{"content": "a", "reasoning_content": "b", "tool_calls": tool_calls("c1")}],
         ),
     ],
 )
@@ -125,6 +132,8 @@ def test_calls_and_their_results_follow_each_other_round_by_round() -> None:
 def test_results_may_answer_the_calls_at_the_end_of_the_log() -> None:
     assert bodies(output("c9"), open_calls=["c9"]) == [{"role": "tool", "tool_call_id": "c9", "content": "42"}]
     assert len(bodies(output("c9"), open_calls=None)) == 1
+    with pytest.raises(InvalidRequest, match=r"items\[0\]\.call_id"):
+        bodies(output("c8"), open_calls=["c9"])
 
 
 @pytest.mark.parametrize(
@@ -137,19 +146,14 @@ def test_results_may_answer_the_calls_at_the_end_of_the_log() -> None:
         ([7], "items[0]"),
         ([user(), {"role": "critic", "content": "x"}], "items[1].role"),
         ([user(7)], "items[0].content"),
-        ([user([{"type": "computer_screenshot"}])], "items[0].content[0].type"),
-        ([user([{"type": "input_text", "text": 7}])], "items[0].content[0].text"),
-        ([user([{"type": "input_file", "file_url": "https://example.org"}])], "items[0].content[0].file_url"),
+        ([user([{"text": "x"}])], "items[0].content[0].type"),
         ([output()], "items[0].call_id"),
-        ([call(), user(), output()], "items[2].call_id"),
-        ([call("")], "items[0].call_id"),
         ([call(), output("c2")], "items[1].call_id"),
-        ([said(), thought()], "items[1]"),
-        ([thought(), user()], "items[0]"),
+        ([call(), output(), output()], "items[2].call_id"),
         ([user()] * (MAX_ITEMS + 1), "items"),
     ],
 )
-def test_what_a_chat_log_cannot_carry_is_refused_by_its_place(items: list[Any], place: str) -> None:
+def test_what_cannot_be_added_is_refused_by_its_place(items: list[Any], place: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_items(items, open_calls=())
     assert refused.value.param == place
@@ -160,7 +164,7 @@ def test_a_refusal_names_the_type_and_what_can_be_kept() -> None:
         parse_items([{"type": "web_search_call"}], open_calls=())
 
 
-def test_what_a_chat_message_has_no_place_for_comes_back_with_the_item() -> None:
+def test_an_item_comes_back_with_all_that_the_client_has_sent() -> None:
     cited = {"type": "file_citation", "file_id": "f", "filename": "a", "index": 0}
     sent = [
         {"role": "user", "content": [{"type": "text", "text": "Hi"}], "type": "message", "phase": "commentary"},
@@ -180,24 +184,28 @@ def test_what_a_chat_message_has_no_place_for_comes_back_with_the_item() -> None
         },
         call("c1", namespace="weather", id="fc_abc"),
         output("c1", [{"type": "input_image", "image_url": "u", "detail": "auto"}]),
+        user([{"type": "input_file", "file_url": "https://example.org"}]),
     ]
-    incoming = parse_items(sent, open_calls=())
-    entries = placed([one.body for one in incoming])
-    call_entry = entries[1]
-    back = [
-        item
-        for entry, one in zip(entries, incoming, strict=True)
-        for item in build_items(replace(entry, meta={ITEM_FIELDS: one.item_fields}), call=call_entry)
-    ]
+    back = list_items(parse_items(sent, open_calls=()))
     for one, item in zip(sent, back, strict=True):
         expected = {**one, "client_id": one["id"]} if "id" in one else one
         assert expected | {"id": item["id"]} == {name: item[name] for name in (*expected, "id")}
 
 
+def test_items_of_one_conversation_can_be_added_to_another() -> None:
+    listed = list_items(parse_items([user(), thought(), said(id="msg_abc"), call()], open_calls=()))
+    added = parse_items([{**item, "created_at": 7} for item in listed], open_calls=())
+    assert [{**item, "id": ""} for item in list_items(added)] == [{**item, "id": ""} for item in listed]
+    names = {name for message in added for item in message.items if isinstance(item, dict) for name in item}
+    assert names.isdisjoint({"created_at", "client_id"})
+    ids = [item.get("id") for message in added for item in message.items if isinstance(item, dict)]
+    assert ids == [None, "rs_1", "msg_abc", None]
+
+
 @given(
     st.lists(
         st.fixed_dictionaries(
-            {"type": st.sampled_from([*ITEM_SHAPES, "compaction"]) | JSON_VALUES},
+            {"type": st.sampled_from([*USUAL_TYPES, "compaction"]) | JSON_VALUES},
             optional={
                 "role": st.sampled_from(["user", "assistant", "system"]) | JSON_VALUES,
                 "content": st.sampled_from(["x", [{"type": "input_text", "text": "x"}]]) | JSON_VALUES,
@@ -220,7 +228,7 @@ def test_whatever_comes_is_read_or_refused_as_a_bad_request(items: list[Any]) ->
         assert refused.param is not None
         assert refused.param.startswith("items")
     else:
-        assert sum(len(build_items(entry)) for entry in placed([one.body for one in incoming])) <= len(items)
+        assert len(list_items(incoming)) == len(items)
 
 
 def test_an_item_that_is_nested_too_deeply_is_refused_by_name() -> None:

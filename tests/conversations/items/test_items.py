@@ -20,7 +20,6 @@ from openai.types.responses import (
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversations.items.item_building import (
     DELETED,
-    ITEM_FIELDS,
     build_instruction_items,
     build_item_id,
     build_items,
@@ -251,16 +250,6 @@ def test_the_result_of_a_custom_tool_is_told_from_that_of_a_function() -> None:
         ]
     )
     assert build_items(result, call=call)[0]["type"] == "custom_tool_call_output"
-
-
-def test_what_was_sent_beside_a_message_comes_back() -> None:
-    entry = replace(
-        only({"role": "assistant", "content": "Hello"}),
-        meta={ITEM_FIELDS: {"message": {"phase": "final_answer", "content": [{"type": "text"}]}}},
-    )
-    (item,) = build_items(entry)
-    assert item["phase"] == "final_answer"
-    assert item["content"] == [{"type": "text", "text": "Hello"}]
 
 
 def test_deleted_parts_are_left_out_and_the_others_keep_their_ids() -> None:

@@ -13,8 +13,9 @@ from app.dialects.first_choice import FirstChoice, read_first_choice
 
 def read(body: dict[str, Any]) -> FirstChoice:
     decoder = ChatStreamDecoder()
-    decoder.add_whole(orjson.dumps(body))
-    return read_first_choice(decoder, ())
+    raw = orjson.dumps(body)
+    decoder.add_whole(raw)
+    return read_first_choice(decoder, decoder.decode_whole(raw))
 
 
 def say(message: Any, reason: Any = "stop", **fields: Any) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def test_pieces_of_text_become_one_message() -> None:
     assert collector.usage == {"prompt_tokens": 3, "completion_tokens": 2}
     assert (collector.id, collector.model, collector.finish, collector.is_complete) == ("c1", "m", "stop", True)
     assert collector.has_content
-    assert collector.error is None
+    assert collector.error_data is None
 
 
 def test_without_a_finish_reason_it_is_not_complete() -> None:
@@ -278,7 +278,7 @@ def test_an_error_chunk_is_reported_with_its_bytes(data: bytes) -> None:
     collector = collect({"content": "so far"})
     collector.add_chunk(data)
 
-    assert collector.error
+    assert collector.error_data
     assert collector.error_data == data
     assert collector.build_message()["content"] == "so far"
 
@@ -288,7 +288,7 @@ def test_the_finish_reason_error_alone_brings_no_error() -> None:
     collector.add_chunk(chunk(finish="error"))
 
     assert collector.finish == "error"
-    assert collector.error is None
+    assert collector.error_data is None
 
 
 @pytest.mark.parametrize("data", [b"<html>", b"{", b"null", b"[]", b'"text"', b"\xff\xfe"])
@@ -342,7 +342,6 @@ def test_half_an_emoji_anywhere_in_an_answer_can_be_stored() -> None:
         collector.id,
         collector.model,
         collector.usage,
-        collector.error,
     ]
     assert "\\ufffd" in json.dumps([*kept, collector.finish])
     assert orjson.loads(orjson.dumps([*kept, collector.finish])) == [*kept, collector.finish]

@@ -11,9 +11,10 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.chat.stream_frames import CompactionProgressStream
+from app.dialects.answer_format import Progress
 from app.dialects.chat.stream_splicer import ChatStreamSplicer
 from app.dialects.sse import SseDecoder
+from app.dialects.stream_relay import RelayOptions
 from tests.live import DONE, chunk, usage_chunk
 
 FIELDS = b'"context_status":"full","conversation_id":"conv_1"'
@@ -65,15 +66,9 @@ ODD = st.sampled_from(
 
 
 def relayed(
-    pieces: Sequence[bytes], *, include_usage: bool = False, early: CompactionProgressStream | None = None
+    pieces: Sequence[bytes], *, include_usage: bool = False, early: Progress | None = None
 ) -> tuple[bytes, ChatStreamSplicer]:
-    relay = ChatStreamSplicer(
-        FIELDS,
-        lambda _: FIELDS + b',"context":{}',
-        include_usage=include_usage,
-        progress_stream=early,
-        source="m",
-    )
+    relay = ChatStreamSplicer(RelayOptions(FIELDS, lambda _: FIELDS + b',"context":{}', "m", include_usage), early)
     frames, decoder = b"", SseDecoder("m")
     for piece in pieces:
         if not relay.has_ended:

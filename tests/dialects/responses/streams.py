@@ -11,8 +11,8 @@ from app.conversation.item import Item
 from app.dialects.answer_decoding import drop_cut_events
 from app.dialects.provider_dialects import make_decoder
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
-from app.dialects.responses.answer_relay import ResponsesStreamRelay
 from app.dialects.sse import SseDecoder
+from app.dialects.stream_relay import RelayOptions
 from app.errors import GatewayError, UpstreamUnavailable
 
 RESPONSE_ID: Final = "resp_" + "0123456789abcdef" * 3
@@ -67,13 +67,8 @@ class RelayedStream:
         protocol: str = "openai",
     ) -> None:
         answer_format = answer_format or make_format()
-        self.relay: ResponsesStreamRelay = answer_format.build_relay(
-            make_decoder(protocol, "upstream"),
-            STATUS_FIELDS,
-            lambda _: ALL_FIELDS,
-            include_usage=False,
-            source="upstream",
-        )
+        options = RelayOptions(STATUS_FIELDS, lambda _: ALL_FIELDS, "upstream")
+        self.relay = answer_format.build_relay(make_decoder(protocol, "upstream"), options)
         relay = self.relay
         frames: list[bytes] = []
         sse_decoder = SseDecoder("upstream")

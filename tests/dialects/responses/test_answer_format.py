@@ -12,7 +12,7 @@ import pytest
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
 from app.dialects.answer_decoding import Answer
-from app.dialects.answer_format import EventStyle
+from app.dialects.answer_format import EventStyle, Progress, StoredAnswer
 from app.dialects.body.message import ChatMessage
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.message_rendering import build_output_items
@@ -105,9 +105,11 @@ def test_an_answer_is_the_same_whole_streamed_and_read_again(name: str, finish_r
     context = {"policy": "additive"}
     entry = make_entry(stored, finish_reason)
     again = make_format(tools=[CRM])
-    assert orjson.loads(again.render_stored_answer(entry, "asked-model", gateway_fields, context)) == whole
+    assert (
+        orjson.loads(again.render_stored_answer(StoredAnswer(entry, "asked-model", gateway_fields, context))) == whole
+    )
 
-    frames = b"".join(again.render_stored_stream(entry, "asked-model", gateway_fields, context, include_usage=False))
+    frames = b"".join(again.render_stored_stream(StoredAnswer(entry, "asked-model", gateway_fields, context)))
     events = read_events(frames)
     for event in events:
         validate_event(event)
@@ -179,7 +181,7 @@ def test_a_repeated_answer_says_what_the_first_one_said() -> None:
     }
     entry = make_entry(stored, **{**facts, "id": RESPONSE_ID, "model": "m"})
     for later_format in (make_format(), ResponsesAnswerFormat("resp_later", CREATED_AT + 120, {})):
-        again = orjson.loads(later_format.render_stored_answer(entry, "asked-model", {}, {}))
+        again = orjson.loads(later_format.render_stored_answer(StoredAnswer(entry, "asked-model", {}, {})))
         for name in ("id", "created_at", "completed_at", "service_tier", "temperature", "text", "usage"):
             assert again[name] == whole[name]
 
@@ -197,7 +199,7 @@ def test_a_stored_answer_of_a_provider_hides_encrypted_reasoning() -> None:
     entry = make_entry(ResponsesMessage.from_items(items), "stop")
     for asks in (False, True):
         answer_format = make_format(include=["reasoning.encrypted_content"] if asks else [])
-        frames = b"".join(answer_format.render_stored_stream(entry, "m", {}, {}, include_usage=False))
+        frames = b"".join(answer_format.render_stored_stream(StoredAnswer(entry, "m", {}, {})))
         events = read_events(frames)
         check_event_order(events)
         assert ("encrypted_content" in events[-1]["response"]["output"][0]) == asks
@@ -207,7 +209,7 @@ def test_a_stored_answer_of_a_provider_hides_encrypted_reasoning() -> None:
 @pytest.mark.parametrize("style", ["chunk", "named", "comment", "off"])
 def test_the_progress_of_a_compaction_comes_before_the_answer(style: EventStyle) -> None:
     answer_format = make_format()
-    answer_format.begin_progress(completion_id="c", created=1, model="m", style=style, fields=STATUS_FIELDS)
+    answer_format.begin_progress(Progress(completion_id="c", created=1, model="m", style=style, fields=STATUS_FIELDS))
     progress = answer_format.render_progress_start(STARTED) + answer_format.render_heartbeat()
     progress += answer_format.render_progress_outcome(
         COMPLETED, b'"context_status":"summarized","conversation_id":"conv_1"'
@@ -232,7 +234,7 @@ def test_the_progress_of_a_compaction_comes_before_the_answer(style: EventStyle)
 
 def test_a_compaction_that_fails_ends_the_stream_with_a_failed_response() -> None:
     answer_format = make_format()
-    answer_format.begin_progress(completion_id="c", created=1, model="m", style="chunk", fields=STATUS_FIELDS)
+    answer_format.begin_progress(Progress(completion_id="c", created=1, model="m", style="chunk", fields=STATUS_FIELDS))
     frames = answer_format.render_progress_start(STARTED)
     frames += answer_format.render_error_frames(ContextLengthExceeded("Too long."))
     events = read_events(frames)

@@ -14,9 +14,10 @@ from app.conversation.item import Image
 from app.dialects.body.message import ChatMessage
 from app.dialects.body.message_checks import check_messages
 from app.dialects.items.chat_form import build_chat_form
-from app.dialects.items.input_items import encode_instructions, encode_text_input, group_input_items
+from app.dialects.items.input_items import encode_instructions, encode_text_input
 from app.dialects.items.message import ResponsesMessage
 from tests.dialects.responses.histories import TALKS, Talk
+from tests.support.input_items import group_input_items
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a": 1}'}
 ANSWER = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Paris."}]}

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.item import EditOperation
-from app.dialects.items.input_items import find_item_groups, group_input_items
+from app.dialects.items.input_items import find_item_groups
 from app.dialects.items.item_edits import apply_operations_to_items
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.message_rendering import build_output_items, render_messages_for_chat, render_messages_for_responses
 from app.errors import InvalidRequest
 from tests.dialects.responses.histories import ODD_ITEMS, TALKS, Talk
+from tests.support.input_items import group_input_items
 
 USER: dict[str, Any] = {"role": "user", "content": "Go on."}
 ANSWER: dict[str, Any] = {"type": "message", "role": "assistant", "content": "Yes."}

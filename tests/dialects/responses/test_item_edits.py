@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from app.conversation.item import EditOperation
 from app.dialects.body.message import ChatMessage
 from app.dialects.body.message_edits import OPERATIONS as CHAT_OPERATIONS
-from app.dialects.items.input_items import group_input_items
 from app.dialects.items.item_edits import EMPTY_IMAGE, OPERATIONS, apply_operations_to_items
 from app.dialects.items.message import ResponsesMessage
 from tests.dialects.responses.histories import TALKS, Talk
+from tests.support.input_items import group_input_items
 
 LONG: Any = "first line\n" + "x" * 500 + "\nlast line"
 ARGUMENTS = orjson.dumps({"a": LONG}).decode()

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from app.dialects.items.input_items import group_input_items
 from app.dialects.message_rendering import render_messages_for_chat
+from tests.support.input_items import group_input_items
 
 Path = tuple[str | int, ...]
 UNMARKED = {

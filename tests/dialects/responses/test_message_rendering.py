@@ -14,11 +14,12 @@ from pydantic import TypeAdapter
 
 from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
-from app.dialects.items.input_items import encode_instructions, group_input_items
+from app.dialects.items.input_items import encode_instructions
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.message_rendering import build_output_items, render_messages_for_chat, render_messages_for_responses
 from app.dialects.missing_tool_results import MISSING_RESULT_TEXT, add_missing_tool_results
 from tests.dialects.responses.histories import TALKS, TURNS, Talk
+from tests.support.input_items import group_input_items
 
 USER = {"role": "user", "content": "Hi"}
 SEALED = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "zz"}

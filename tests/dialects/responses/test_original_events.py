@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects.answer_format import Progress
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.message_rendering import build_output_items
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
@@ -113,7 +114,7 @@ def test_the_log_keeps_the_bytes_of_the_items() -> None:
 def test_numbers_go_on_after_the_progress_of_a_compaction() -> None:
     _, provided = build_provider_events(ITEMS)
     answer_format = make_format()
-    answer_format.begin_progress(completion_id="c", created=1, model="m", style="chunk", fields=STATUS_FIELDS)
+    answer_format.begin_progress(Progress(completion_id="c", created=1, model="m", style="chunk", fields=STATUS_FIELDS))
     progress = answer_format.render_progress_start({"type": "compaction_started"})
     progress += answer_format.render_heartbeat()
     stream = relay(provided, answer_format)
@@ -189,7 +190,9 @@ def test_a_stream_that_breaks_off_anywhere_fails_with_its_items(
     provided = provided[: place % len(provided)]
     answer_format, progress = make_format(), b""
     if offset:
-        answer_format.begin_progress(completion_id="c", created=1, model="m", style="chunk", fields=STATUS_FIELDS)
+        answer_format.begin_progress(
+            Progress(completion_id="c", created=1, model="m", style="chunk", fields=STATUS_FIELDS)
+        )
         progress = answer_format.render_progress_start({"type": "compaction_started"})
     stream = relay(provided, answer_format, broken_by=BROKEN)
     events = read_events(progress + stream.frames)
