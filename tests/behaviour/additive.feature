@@ -6,6 +6,7 @@ Feature: Additive compaction: old turns become summaries that are written once a
     And the policy "additive" with:
       | recall          | off |
       | prepare_ratio   | 1   |
+      | user_text_ratio | 0   |
 
   Scenario: A conversation is summarized once it weighs more than 70 % of the window
     When the conversation has grown to 5,734 tokens
