@@ -250,6 +250,27 @@ CREATE TABLE request_keys (
 	CONSTRAINT request_keys_pkey PRIMARY KEY (tenant, key)
 );
 
+CREATE TABLE requests (
+	id TEXT NOT NULL,
+	started_at DOUBLE PRECISION NOT NULL,
+	duration_ms DOUBLE PRECISION NOT NULL,
+	status INTEGER NOT NULL,
+	error TEXT,
+	tenant TEXT,
+	key_id TEXT,
+	model TEXT,
+	answered_by TEXT,
+	provider TEXT,
+	context_status TEXT,
+	conversation_id TEXT,
+	record TEXT NOT NULL,
+	CONSTRAINT requests_pkey PRIMARY KEY (id)
+);
+
+CREATE INDEX requests_conversation ON requests (conversation_id);
+
+CREATE INDEX requests_listed ON requests (started_at, id);
+
 CREATE TABLE server_secrets (
 	name TEXT NOT NULL,
 	value TEXT NOT NULL,

@@ -446,6 +446,12 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("models: {m: {price: {input: 1}}}", "models.m.price.output"),
         ("models: {m: {deployments: [{price: {cached_input: 1, output: 2}}]}}", "models.m.deployments[0].price.input"),
         ("models: {m: {price: {input: -1, output: 1}}}", "models.m.price.input"),
+        ("models: {m: {cache: prefixes}}", "did you mean 'prefix'?"),
+        (OPENAI + "models: {m: {provider: openai, cache: anthropic}}", "models.m.cache"),
+        (
+            OPENAI + "models: {m: {provider: openai, deployments: [{cache: anthropic}]}}",
+            "'anthropic' has no form in the protocol of 'openai'",
+        ),
         ("a: 1\na: 2", "a (concertina.yaml:2): given twice, first in line 1"),
         ("4: 1", "the key 4 is not text: put it in quotes"),
         ("server: {port: 1", "not valid YAML"),

@@ -21,17 +21,18 @@ from app.api.edge.connections import SLOW_CLIENT
 from app.api.edge.error_responses import build_error_body, build_error_headers, log_unexpected_error
 from app.api.edge.headers import REQUEST_ID_SCOPE_KEY, encode_headers
 from app.api.edge.request_reader import ClientDisconnected, has_disconnected, read_body, read_headers
+from app.api.request_options import DETAIL_HEADER
 from app.dialects.answer_format import AnswerFormat
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, drop_tracebacks
 from app.observability.log import begin_log_scope
 from app.observability.metric_families import REPLAYS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.observability.request_facts import record_error, record_requested_model
+from app.observability.request_facts import record_error, record_requested_model, record_tenant
 from app.observability.request_record import record_caller, record_end_of_reading
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
 from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.admission.shared_attempt import AttemptWaiter
-from app.pipeline.chat_request import Caller, ChatRequest
+from app.pipeline.chat_request import Caller, ChatRequest, ContextDetail
 from app.pipeline.respond.answer_types import StreamedAnswer, WholeAnswer
 
 MIN_TOOL_BYTES: Final = 40
@@ -107,6 +108,7 @@ class AnswerEndpoint:
         parse_request: parses a request of the endpoint's protocol.
         list_limits: the limits for lists in a request.
         extra_headers: sent with every answer; the simulated model announces itself by them.
+        context_detail: how much of `context` an answer has whose request says nothing about it.
         silence_seconds: the longest time between two frames of a stream that has begun.
     """
 
@@ -118,9 +120,11 @@ class AnswerEndpoint:
         list_limits: RequestListLimits,
         *,
         extra_headers: Mapping[str, str],
+        context_detail: ContextDetail = "full",
         silence_seconds: float = SILENCE_SECONDS,
         metrics: Metrics = NO_METRICS,
     ) -> None:
+        self._context_detail = context_detail
         self._silence_seconds = silence_seconds
         self._request_coalescing = request_coalescing
         self._authenticator = authenticator
@@ -133,6 +137,7 @@ class AnswerEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = _ResponseSender(send)
         headers = read_headers(scope)
+        headers.setdefault(DETAIL_HEADER, self._context_detail)
         request_id = scope[REQUEST_ID_SCOPE_KEY]
         try:
             # Before the body is read: a caller without a valid key must not make the gateway read and hold it.
@@ -151,6 +156,7 @@ class AnswerEndpoint:
                 request = msgspec.structs.replace(request, caller=entered)
             if request.caller is not caller:  # the body names an end user, or an operator a conversation
                 record_caller(request_id, request.caller.tenant, caller.api_key_id)
+                record_tenant(request.caller.tenant, caller.api_key_name)
             waiter = await self._request_coalescing.join_or_create_attempt(
                 request, functools.partial(has_disconnected, receive)
             )

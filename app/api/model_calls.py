@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.types import ASGIApp
 
 from app.api.edge.unknown_paths import CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH
-from app.api.request_options import CONTEXT_MODES, EVENT_STYLES
+from app.api.request_options import CONTEXT_DETAILS, CONTEXT_MODES, EVENT_STYLES
 from app.api.resource_schemas import (
     ERROR_RESPONSES,
     EVENT_STREAM_CONTENT,
@@ -29,6 +29,7 @@ _HEADERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
     ("X-Conversation-Id", {"type": "string", "pattern": CONVERSATION_ID_PATTERN}, "The conversation of the request."),
     ("X-Context-Mode", {"type": "string", "enum": CONTEXT_MODES}, "How the messages relate to the stored log."),
     ("X-Context-Policy", {"type": "string"}, "A context policy by name."),
+    ("X-Context-Detail", {"type": "string", "enum": CONTEXT_DETAILS}, "How much of `context` the answer has."),
     ("X-Context-Events", {"type": "string", "enum": EVENT_STYLES}, "How a stream reports progress."),
     (
         "Idempotency-Key",

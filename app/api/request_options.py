@@ -15,10 +15,12 @@ from app.conversation.names import check_name
 from app.dialects.answer_format import EventStyle
 from app.dialects.request_body import decode_field
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import ContextMode
+from app.pipeline.chat_request import ContextDetail, ContextMode
 
 CONTEXT_MODES: Final = get_args(ContextMode)
 EVENT_STYLES: Final = get_args(EventStyle)
+DETAIL_HEADER: Final = "x-context-detail"
+CONTEXT_DETAILS: Final = get_args(ContextDetail)
 SUMMARIZE_MODES: Final = ("auto", "never", "now")
 RECALL_MODES: Final = get_args(RecallMode)
 CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize", "pin", "recall")
@@ -45,6 +47,7 @@ READ_HEADERS: Final = frozenset(
     {
         *("x-conversation-id", "x-context-mode", "x-context-policy", "x-context-events", "idempotency-key"),
         *(CHAT_TASK_HEADER, *map(str.lower, CHAT_UI_HEADERS), *HINT_HEADERS, *FORWARDED_HEADERS, RETRY_HEADER),
+        DETAIL_HEADER,
     }
 )
 """Headers that carry an option."""
@@ -75,6 +78,7 @@ def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str
         "is_chat_ui": is_chat_ui,
         "conversation_hints": _parse_session_hints(fields, headers),
         "context_mode": _parse_context_mode(headers),
+        "context_detail": _parse_header_choice(headers, DETAIL_HEADER, CONTEXT_DETAILS, "full"),
         "event_style": _parse_header_choice(headers, "x-context-events", EVENT_STYLES, "chunk"),
         "forwarded_headers": {name: headers[name] for name in FORWARDED_HEADERS if name in headers},
         "idempotency_key": _parse_idempotency_key(headers),

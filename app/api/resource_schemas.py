@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.conversation.names import MAX_NAME_CHARS, NAME_PATTERN
+from app.errors import InvalidRequest
 
 MAX_PAGE_SIZE: Final = 100
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="The most objects on a page.")]
@@ -175,9 +176,19 @@ def build_resource_router(prefix: str, tag: str) -> APIRouter:
 
 
 def parse_metadata_filter(request: Request) -> dict[str, str]:
-    """Returns the pairs of `metadata[name]=value` in the query."""
-    matches = ((_METADATA_QUERY.fullmatch(name), value) for name, value in request.query_params.multi_items())
-    return {name[1]: value for name, value in matches if name is not None}
+    """Returns the pairs of `metadata[name]=value` in the query.
+
+    Raises:
+        InvalidRequest: `metadata` without a name, or a parameter that stands twice: only one would count.
+    """
+    pairs = request.query_params.multi_items()
+    names = [name for name, _ in pairs]
+    for name in names:
+        if name == "metadata":
+            raise InvalidRequest("Filter by metadata as `metadata[name]=value`.", param="metadata")
+        if names.count(name) > 1 and "[" not in name:
+            raise InvalidRequest(f"`{name}` stands twice in the query; send it once.", param=name)
+    return {found[1]: value for name, value in pairs if (found := _METADATA_QUERY.fullmatch(name)) is not None}
 
 
 def to_unix_seconds(moment: datetime | None) -> int:

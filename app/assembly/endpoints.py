@@ -112,7 +112,7 @@ def build_worker_application(
         gateway.tracing,
         seconds=time.monotonic,
         logs_requests=settings.telemetry.request_log,
-        recent_requests=gateway.recent_requests,
+        keep_request=None if gateway.requests is None else gateway.requests.add,
     )
 
 
@@ -175,7 +175,7 @@ def _build_admin_routes(gateway: Gateway) -> Iterator[APIRouter]:
     yield metrics_and_overview.build_metrics_routes(metrics.render if metrics.is_on else None, token=token)
     overview = gateway.overview.build_overview if metrics.is_on else None
     yield metrics_and_overview.build_overview_routes(overview, auth)
-    yield recent_requests.build_recent_request_routes(gateway.recent_requests, auth)
+    yield recent_requests.build_recent_request_routes(gateway.requests, gateway.store, auth)
     keys = ApiKeys(
         gateway.store,
         usage=gateway.usage,
@@ -229,7 +229,7 @@ def _build_conversation_routes(gateway: Gateway, records: ConversationRecords) -
         encoding=encoding,
         wait_seconds=wait_seconds,
     )
-    yield conversations.build_conversation_routes(records, item_writer, records_of_turns, auth)
+    yield conversations.build_conversation_routes(records, item_writer, records_of_turns, auth, gateway.store)
     yield history.build_history_routes(records_of_turns, auth)
     item_remover = ItemRemover(
         store=store,

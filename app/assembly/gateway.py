@@ -73,6 +73,7 @@ from app.store.encryption.encrypted_store import encrypt_store
 from app.store.key_budgets import KeyBudgets
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
+from app.store.request_history import RequestHistory
 from app.store.usage_recorder import UsageRecorder
 from app.store.write_health import WriteHealth
 from app.upstream.routing.router import RetryPolicy, Router
@@ -102,20 +103,18 @@ class Gateway:
         self.now = dependencies.now
         self.metrics = build_metrics(settings, metrics_folder)
         self.tracing = build_tracing(settings)
-        count = settings.telemetry.recent_requests
-        self.recent_requests = RecentRequests(count, metrics_folder) if count else None
         self.overview = build_overview(settings, self.metrics)
         self.tasks = BackgroundTasks()
         self.metrics.watch_gauge(BACKGROUND_TASKS, lambda: self.tasks.running_count)
-        self._build_store()
+        self._build_store(metrics_folder)
         self._build_models()
         self._build_compaction()
         self._build_upstream_calls()
         self._build_pipeline()
         self._build_model_call_endpoints()
 
-    def _build_store(self) -> None:
-        """Builds the store, and what keeps numbers, leases and budgets in it."""
+    def _build_store(self, metrics_folder: Path | None) -> None:
+        """Builds the store, and what keeps numbers, leases, budgets and requests in it."""
         settings, metrics, now = self.settings, self.metrics, self.now
         self.store = build_store(settings, metrics, self.dependencies)
         self.leases = LeaseKeeper(
@@ -131,6 +130,10 @@ class Gateway:
             new_id=lambda: random_bytes(16).hex(),
             metrics=metrics,
         )
+        count = settings.telemetry.recent_requests
+        kept = self.store if settings.retention.request_hours else None
+        recent = RecentRequests(count, metrics_folder)
+        self.requests = RequestHistory(recent, kept, metrics=metrics) if count else None
         self.unwritten_fingerprints = UnwrittenFingerprints(self.store)
         self.stored_answers = StoredAnswers(self.store, now=now)
         self.prefix_memory: PrefixMemory = PrefixCache()
@@ -172,7 +175,9 @@ class Gateway:
         """Builds views and summaries, for this turn and ahead of the next one."""
         settings, store, counter, tasks = self.settings, self.store, self.message_counter, self.tasks
         self.message_search = MessageSearch(store)
-        self.view_builder = ViewBuilder(store=store, message_counter=counter)
+        self.view_builder = ViewBuilder(
+            store=store, message_counter=counter, unix_seconds=lambda: self.now().timestamp()
+        )
         self.pin_updater = PinUpdater(store=store, message_counter=counter)
         summary_generator = SummaryGenerator(
             router=self.summary_router,
@@ -253,6 +258,7 @@ class Gateway:
             tasks=tasks,
             message_counter=counter,
             usage=self.usage,
+            unix_seconds=lambda: self.now().timestamp(),
             metrics=self.metrics,
         )
 
@@ -345,6 +351,7 @@ class Gateway:
                 parse_request,
                 RequestListLimits(limits.max_messages, limits.max_tools),
                 extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
+                context_detail=settings.server.context_detail,
                 silence_seconds=self.dependencies.silence_seconds,
                 metrics=self.metrics,
             )
@@ -368,6 +375,8 @@ class Gateway:
                 await count_existing_answers(self.store, self.store)
         self.retention.start()
         self.usage.start()
+        if self.requests is not None:
+            self.requests.start()
         self.key_budgets.start()
         if self.metrics.is_on:
             self.overview.start()
@@ -392,6 +401,8 @@ class Gateway:
         # After the last model call.
         await self.key_budgets.aclose()
         await self.usage.aclose()
+        if self.requests is not None:
+            await self.requests.aclose()
         # After all writes, which are fenced by leases, and before the store, which releases the leases.
         await self.leases.aclose()
         for provider in self.providers.values():
@@ -423,6 +434,7 @@ class Gateway:
             self.usage.writes,
             self.overview.sampling,
             self.key_budgets.renewals,
+            *([self.requests.writes] if self.requests is not None else []),
         )
         return [loop.name for loop in loops if loop.is_dead]
 
@@ -456,9 +468,11 @@ def build_retention_sweeper(
     return RetentionSweeper(
         store=store,
         keys=store,
+        requests=store,
         leases=leases,
         days=settings.retention.days,
         context_hours=settings.retention.context_hours,
+        request_hours=settings.retention.request_hours,
         sweep_seconds=settings.retention.sweep_seconds,
         clock=dependencies.now,
         random=random.random,

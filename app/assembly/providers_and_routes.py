@@ -165,6 +165,8 @@ def _build_deployment(deployment: DeploymentSettings, settings: Settings) -> Con
         # request.
         quirks=NO_QUIRKS if quirks == NO_QUIRKS else quirks,
         price=TokenPrice(**deployment.price.model_dump()),
+        cache=deployment.cache,
+        is_openai=settings.providers[deployment.provider].is_openai,
     )
 
 

@@ -20,6 +20,7 @@ from app.conversations.erase.retention_sweeper import RetentionRule
 from app.settings import Settings, load_settings
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.keys import KeyStore
+from app.store.contract.requests import RequestQuery, RequestStore
 from app.store.contract.usage import UsageStore
 from app.store.leases import LeaseKeeper
 
@@ -71,7 +72,7 @@ async def _purge_conversations(
         leases.start()
         tenant = arguments.tenant
         if tenant is not None:
-            await _require_tenant(tenant, store, store, store)
+            await _require_tenant(tenant, store, store, store, store)
         # An age on the command line replaces the configured rules, also for tenants whose keys have a retention.
         rules = (
             [RetentionRule(_utc_now() - age, tenant)]
@@ -102,19 +103,25 @@ async def _purge_conversations(
             # Of the last day, too: there are no sums of hours.
             before_day = (_utc_now() - age + timedelta(days=1)).date().isoformat()
             await store.purge_usage(before_day=before_day, tenant=tenant)
+            await store.purge_requests(before=(_utc_now() - age).timestamp(), tenant=tenant)
+        await retention_sweeper.purge_requests()
         await retention_sweeper.purge_stray_summaries()
         # Last: it rewrites SQLite's file without the rows that were deleted before.
         await store.scrub_deleted_data()
 
 
-async def _require_tenant(tenant: str, conversations: ConversationStore, keys: KeyStore, usage: UsageStore) -> None:
+async def _require_tenant(
+    tenant: str, conversations: ConversationStore, keys: KeyStore, usage: UsageStore, requests: RequestStore
+) -> None:
     """Refuses a tenant of which the store has nothing: its name is misspelt, or it is erased already.
 
     Raises:
-        CommandError: no conversation, no key and no sum of costs is of the tenant.
+        CommandError: no conversation, no request, no key and no sum of costs is of the tenant.
     """
     query = ConversationQuery(limit=1, with_derived_tenants=True)
     if await conversations.list_conversations(tenant=tenant, query=query):
+        return
+    if await requests.list_requests(RequestQuery(limit=1, tenant=tenant)):
         return
     names = {key.tenant for key in await keys.list_api_keys()}
     names |= {total.tenant for total in await usage.sum_usage(since_day="", by="tenant")}

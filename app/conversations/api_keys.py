@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from app.conversation.api_keys import END_USER_SEPARATOR, OPERATOR_TENANT, SCOPES, ApiKey, Scope, hash_api_key
+from app.conversation.api_keys import (
+    END_USER_SEPARATOR,
+    OPERATOR_TENANT,
+    SCOPES,
+    ApiKey,
+    Scope,
+    extract_application_tenant,
+    hash_api_key,
+)
 from app.conversation.names import check_name
 from app.errors import InvalidRequest, NotFound
 from app.store.contract.keys import KeyStore
 from app.store.contract.usage import UsageReader
 
 KEY_PREFIX: Final = "ck_"
+GENERATED_TENANT_PREFIX: Final = "ten_"
+"""Begins the tenant of a key for which nobody chose one."""
 KEY_BYTES: Final = 32
 HINT_CHARS: Final = 4
 DEFAULT_SCOPES: Final[tuple[Scope, ...]] = ("chat", "read", "manage")
@@ -77,7 +87,7 @@ class ApiKeys:
         chosen = {
             **msgspec.structs.asdict(new_key),
             "name": new_key.name.strip(),
-            "tenant": new_key.tenant or f"ten_{self.random_bytes(12).hex()}",
+            "tenant": new_key.tenant or f"{GENERATED_TENANT_PREFIX}{self.random_bytes(12).hex()}",
             "scopes": tuple(scope for scope in SCOPES if scope in new_key.scopes),
         }
         key = ApiKey(
@@ -149,6 +159,31 @@ class ApiKeys:
             if limit is not None and not 1 <= limit <= MAX_RATE:
                 raise InvalidRequest(f"`{name}` must be 1 to {MAX_RATE:,}.", param=name)
         _check_budget(new_key.budget_usd)
+
+
+class KeyNames:
+    """The names of keys, and of tenants that have no name of their own.
+
+    Args:
+        keys: oldest first.
+    """
+
+    def __init__(self, keys: Sequence[ApiKey]) -> None:
+        self._by_id = {key.id: key.name for key in keys}
+        self._by_tenant = {key.tenant: key.name for key in reversed(keys)}
+
+    def find_key_name(self, key_id: str | None) -> str | None:
+        return None if key_id is None else self._by_id.get(key_id)
+
+    def find_tenant_name(self, tenant: str | None) -> str | None:
+        """Returns the name of the application's oldest key, if its tenant was generated."""
+        application = extract_application_tenant(tenant or "")
+        return self._by_tenant.get(application) if application.startswith(GENERATED_TENANT_PREFIX) else None
+
+
+async def read_key_names(keys: KeyStore) -> KeyNames:
+    """Reads the names of all keys, also of expired and revoked ones."""
+    return KeyNames(await keys.list_api_keys())
 
 
 def check_tenant(tenant: str, *, is_operator: bool = False, allows_end_user: bool = False) -> None:

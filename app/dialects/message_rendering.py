@@ -15,6 +15,7 @@ import orjson
 from app.conversation.item import Item
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
 from app.dialects.body.message import ChatMessage, decode_body
+from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks, add_breakpoints
 from app.dialects.item_decoding import decode_item, express_as_known, is_messages_text
 from app.dialects.items.chat_form import TEXT_PART_TYPES, read_reasoning_texts, simplify_content
 from app.dialects.items.chat_message_items import ChatMessageItems, build_answer_items, name_items
@@ -74,20 +75,31 @@ class RenderedInput(msgspec.Struct, frozen=True):
     warnings: list[str]
 
 
-def render_messages_for_chat(raws: Sequence[bytes]) -> tuple[list[bytes], list[str]]:
+def render_messages_for_chat(
+    raws: Sequence[bytes], cache_marks: CacheMarks = NO_CACHE_MARKS
+) -> tuple[list[bytes], list[str]]:
     """Returns the messages of a view as chat messages, and a warning for each kind of thing that was left out.
+
+    Args:
+        cache_marks: where breakpoints are set.
 
     Raises:
         InvalidRequest: a message is not valid JSON.
     """
     raws = express_as_known(raws)
     if not any(raw[:1] == b"[" or is_messages_text(raw) for raw in raws):
-        return raws, []
+        if not cache_marks:
+            return raws, []
+        return [add_breakpoints(raw, cache_marks[at]) if at in cache_marks else raw for at, raw in enumerate(raws)], []
     renderer = ChatRenderer()
-    for raw in raws:
+    messages: list[bytes] = []
+    for at, raw in enumerate(raws):
         renderer.add_message(raw)
+        messages += renderer.take_messages()
+        if at in cache_marks and messages:
+            messages[-1] = add_breakpoints(messages[-1], cache_marks[at])
     renderer.flush_attachments()
-    return renderer.take_messages(), renderer.left_out.render_warnings()
+    return messages + renderer.take_messages(), renderer.left_out.render_warnings()
 
 
 def needs_rendering_for_responses(raw: bytes) -> bool:
@@ -95,7 +107,9 @@ def needs_rendering_for_responses(raw: bytes) -> bool:
     return any(marker in raw for marker in REWRITTEN_MARKERS)
 
 
-def render_messages_for_responses(raws: Sequence[bytes], *, own_contents: Set[str] | None = None) -> RenderedInput:
+def render_messages_for_responses(
+    raws: Sequence[bytes], *, own_contents: Set[str] | None = None, cache_marks: CacheMarks = NO_CACHE_MARKS
+) -> RenderedInput:
     """Returns the messages of a view as items.
 
     Items keep their bytes. Left out are reasoning items that only name what a provider may have stored, and references
@@ -103,14 +117,18 @@ def render_messages_for_responses(raws: Sequence[bytes], *, own_contents: Set[st
 
     Args:
         own_contents: the encrypted contents that go to the provider, because they come from there; None: all.
+        cache_marks: where breakpoints are set. The field `instructions` can have none.
 
     Raises:
         InvalidRequest: a message is not valid JSON.
     """
     raws = express_as_known(raws)
     renderer = _ItemsRenderer(raws, own_contents=own_contents)
-    for raw in raws:
+    items = renderer.raw_items
+    for at, raw in enumerate(raws):
         renderer.add_message(raw)
+        if at in cache_marks and items:
+            items[-1] = add_breakpoints(items[-1], cache_marks[at], "input_text")
     return RenderedInput(renderer.instructions, renderer.raw_items, renderer.left_out.render_warnings())
 
 

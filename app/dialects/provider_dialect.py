@@ -10,6 +10,7 @@ import msgspec
 
 from app.conversation.item import Item
 from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks
 
 
 class SelectedFields(msgspec.Struct, frozen=True):
@@ -89,6 +90,7 @@ class ProviderDialect(Protocol):
         fields: Mapping[str, bytes] | None = None,
         *,
         is_edited: bool = False,
+        cache_marks: CacheMarks = NO_CACHE_MARKS,
     ) -> RenderedMessages:
         """Renders the messages of a view, of any protocol.
 
@@ -96,10 +98,20 @@ class ProviderDialect(Protocol):
             own_contents: the encrypted contents that go to the provider, because they come from there; None: all.
             fields: the selected fields of the request, as far as the messages depend on them.
             is_edited: whether other messages than the client's stand before an answer.
+            cache_marks: where the provider's cache is told to keep the prompt.
 
         Raises:
             InvalidRequest: a message is not valid JSON.
         """
+
+    def has_cache_marks(self, fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
+        """Says whether the client itself tells the provider's cache what to keep: its marks win.
+
+        Args:
+            fields: the selected fields of the request.
+            raws: the messages of the view, of any protocol.
+        """
+        return False
 
     def find_bare_answer(self, client: str, raws: Sequence[bytes]) -> int | None:
         """Returns the index of the first answer that may lack what providers of this protocol need and clients cannot

@@ -171,6 +171,13 @@ PROMPT_TOKENS: Final = _define_counter(
     "kind",
     *MODEL_LABELS,
 )
+LOST_CACHE_TOKENS: Final = _define_counter(
+    "lost_cache_tokens_total",
+    "Tokens that a provider had in its cache and read anew, though the gateway changed nothing: `changed` is `model`, "
+    "`tools`, `instructions`, `history`, `idle` or `unknown`.",
+    "changed",
+    *MODEL_LABELS,
+)
 COMPLETION_TOKENS: Final = _define_counter(
     "completion_tokens_total", "Tokens of answers, as providers report them.", *MODEL_LABELS
 )
@@ -245,6 +252,9 @@ LOOP_FAILURES: Final = _define_counter(
 )
 UNWRITTEN_USAGE: Final = _define_counter(
     "usage_sums_lost_total", "Sums of usage that the database refused, or that did not fit into memory."
+)
+UNWRITTEN_REQUESTS: Final = _define_counter(
+    "requests_not_kept_total", "Requests that the database keeps no record of: it refused them, or the queue was full."
 )
 WORKERS: Final = _define_gauge("workers", "Worker processes.")
 START_TIME: Final = _define_gauge(

@@ -228,6 +228,10 @@ class Metrics(Collector):
         if facts.has_recovered:
             self.counter_series(f.OVERFLOW_RECOVERIES).inc()
 
+    def count_cache_loss(self, changed: str, tokens: int, provider: str, model: str) -> None:
+        """Counts tokens that a provider's cache lost, by what has changed."""
+        self.counter_series(f.LOST_CACHE_TOKENS, changed, provider, model).inc(tokens)
+
     def count_summary_call(self, facts: SummaryFacts) -> None:
         """Counts a summarizer call that was answered, whether or not the answer was usable."""
         model = self.model_label(facts.model)

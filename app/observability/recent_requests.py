@@ -11,9 +11,9 @@ import fcntl
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ from app.observability.request_facts import RequestFacts
 from app.observability.request_record import RequestStep
 
 log = logging.getLogger(__name__)
+
+Record = TypeVar("Record", bytes, str)
 
 LINE_BYTES: Final = 2_000
 """The file is replaced when it has this many bytes for each request that is kept. A usual request takes 750."""
@@ -58,7 +60,9 @@ class EndedRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(EndedRequest).decode
+decode_request: Final = msgspec.json.Decoder(EndedRequest).decode
+"""Decodes the record of a request. The database keeps records for days: new fields of these structs come last, with a
+default, so that records of other versions can be read."""
 
 
 class RecentRequests:
@@ -75,26 +79,27 @@ class RecentRequests:
         self._file = None if folder is None else folder / "requests"
         self._lines: deque[bytes] = deque(maxlen=max_count)
 
-    def add(self, request: EndedRequest) -> None:
-        """Adds a request that has ended."""
+    def add(self, request: EndedRequest) -> bytes:
+        """Adds a request that has ended. Returns its record as JSON."""
         line = _encode(request)
         if self._file is not None:
             try:
                 _append_line(self._file, line, self._max_count * LINE_BYTES)
-                return
+                return line
             except OSError as error:
                 # No request fails because of its record.
                 log.warning("cannot share recent requests, so this process shows only its own from now on: %s", error)
                 self._file = None
         self._lines.append(line)
+        return line
 
-    def read_requests(self) -> list[EndedRequest]:
-        """Returns the requests of all workers, those that began last first. It reads files, so it is not for the event
-        loop."""
+    def read_requests(self) -> list[tuple[EndedRequest, bytes]]:
+        """Returns the requests of all workers, those that began last first, each with its record. It reads files, so it
+        is not for the event loop."""
         lines = list(self._lines) if self._file is None else _read_lines(self._file)
         # By id: a line is found twice if the file is replaced while it is read.
-        requests = {request.id: request for request in _decode_lines(lines)}
-        newest_first = sorted(requests.values(), key=lambda request: -request.started_unix)
+        requests = {request.id: (request, line) for request, line in decode_requests(lines)}
+        newest_first = sorted(requests.values(), key=lambda one: -one[0].started_unix)
         return newest_first[: self._max_count]
 
 
@@ -122,11 +127,12 @@ def _read_lines(path: Path) -> list[bytes]:
     return [*_read_file(_previous_path(path)).split(b"\n"), *current.split(b"\n")]
 
 
-def _decode_lines(lines: list[bytes]) -> Iterator[EndedRequest]:
-    for line in lines:
-        # A killed process may have left a line without its end.
+def decode_requests(records: Iterable[Record]) -> Iterator[tuple[EndedRequest, Record]]:
+    """Yields each request with its record, without those that cannot be read: a killed process may have left a line
+    without its end, and a newer version may know other steps."""
+    for record in records:
         with contextlib.suppress(msgspec.DecodeError):
-            yield _decode(line)
+            yield decode_request(record), record
 
 
 def _read_file(path: Path) -> bytes:

@@ -60,6 +60,11 @@ class RequestFacts(msgspec.Struct, array_like=True):
         request_id: the id of the request.
         saved_tokens: the tokens of the log that were not sent.
         stream: whether the request asks for a stream.
+        key: the name of the caller's API key.
+        tenant: the caller's tenant.
+        provider: the provider that answered.
+        cost: the cost of the answer by list price, in US dollars.
+        cached: the tokens of the prompt that the provider read from its cache.
     """
 
     error: ErrorFacts | None = None
@@ -71,6 +76,11 @@ class RequestFacts(msgspec.Struct, array_like=True):
     request_id: str | None = None
     saved_tokens: int | None = None
     stream: bool | None = None
+    key: str | None = None
+    tenant: str | None = None
+    provider: str | None = None
+    cost: float | None = None
+    cached: int | None = None
 
 
 _current: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=None)
@@ -94,6 +104,13 @@ def record_requested_model(model: str, *, stream: bool) -> None:
     if facts is not None:
         # A client chose the name: if it is longer, it may be content.
         facts.model, facts.stream = model if len(model) <= MAX_FIELD_CHARS else None, stream
+
+
+def record_tenant(tenant: str, key_name: str | None) -> None:
+    """Records whose request it is."""
+    facts = _current.get()
+    if facts is not None:
+        facts.tenant, facts.key = tenant, key_name
 
 
 def record_error(error: ReportableError) -> None:

@@ -31,6 +31,7 @@ StepName = Literal[
     "summary",
     "attempt",
     "store",
+    "cache_lost",
 ]
 """The names of steps; docs/telemetry.md says what each is."""
 MAX_STEPS: Final = 64

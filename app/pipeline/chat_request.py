@@ -20,6 +20,7 @@ from app.dialects.request_body import END_USER_FIELDS, decode_field
 from app.pipeline.admission.call_allowance import CallAllowance
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
+ContextDetail = Literal["brief", "full"]
 RETRY_MAX_AGE_SECONDS: Final = 600.0
 """How long after an attempt its retry may come. SDKs time out after ten minutes, so the next attempt begins by then."""
 
@@ -37,6 +38,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The names of models that the caller may ask for, with wildcards. Empty: all models."""
     api_key_id: str | None = None
     """The id of the API key that authenticated the request."""
+    api_key_name: str | None = None
+    """What people call the API key."""
     budget_usd: float | None = None
     """What the API key may spend in a calendar month, in US dollars."""
     requests_per_minute: int | None = None
@@ -106,6 +109,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     summary_instructions: str | None = None
     """What a summary should pay attention to."""
     event_style: EventStyle = "chunk"
+    context_detail: ContextDetail = "full"
+    """How much of the `context` object the answer has."""
     forwarded_headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Request headers that are sent to the provider."""
     query: str = ""

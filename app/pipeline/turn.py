@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -73,6 +74,16 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
             boundary_seq=view.plan.boundary_seq,
             has_provider_tools=CLIENT_DIALECTS[self.request.protocol].may_run_provider_tools(self.request.raw_fields),
         )
+
+
+def build_cache_key(turn: Turn) -> str | None:
+    """Returns the name of a conversation's family for providers' prompt caches: a digest that tells nothing, the same
+    in all branches. None if the turn is not stored: the next one would have another name."""
+    resolved_request = turn.resolved_request
+    if not resolved_request.is_stored:
+        return None
+    conversation = resolved_request.conversation
+    return hashlib.sha256(f"{conversation.tenant}\0{conversation.root}".encode()).hexdigest()[:32]
 
 
 class RefusedSize(msgspec.Struct, frozen=True):

@@ -224,6 +224,7 @@ def _check_models(settings: Settings) -> Iterator[Contradiction]:
         for index, deployment in enumerate(model.deployments):
             yield from _check_price((*path, "deployments", index), deployment.price)
         yield from _check_deployments(path, model, settings)
+        yield from _check_cache(path, model, settings)
         yield from _check_fallbacks(path, name, model, settings)
 
 
@@ -232,6 +233,15 @@ def _check_price(path: SettingPath, price: Price) -> Iterator[Contradiction]:
         # Without any field, the list price counts. With some fields only, no cost could be computed.
         if price != Price() and getattr(price, name) is None:
             yield (*path, "price", name), "missing: a price needs both 'input' and 'output'"
+
+
+def _check_cache(path: SettingPath, model: Model, settings: Settings) -> Iterator[Contradiction]:
+    for deployment in model.expand_deployments():
+        provider = settings.providers.get(deployment.provider)
+        if provider is None or deployment.cache not in ("anthropic", "breakpoints"):
+            continue
+        if (deployment.cache == "anthropic") != (provider.protocol == "anthropic"):
+            yield (*path, "cache"), f"{deployment.cache!r} has no form in the protocol of {deployment.provider!r}"
 
 
 def _check_deployments(path: SettingPath, model: Model, settings: Settings) -> Iterator[Contradiction]:

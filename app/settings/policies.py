@@ -134,9 +134,13 @@ class Policy(Section):
 
     # When the kinds that call a model make summaries, and of what.
     threshold_ratio: Share = 0.7
-    """`additive`: compaction starts when the prompt is above this share and above `token_floor`."""
+    """`additive`: the compaction threshold: compaction starts when the prompt is above this share and above
+    `token_floor`."""
+    threshold_tokens: Annotated[int, Field(ge=1)] | None = None
+    """`additive`: a second threshold, in tokens, for large windows: the lower one counts, at least `token_floor`. Other
+    shares are then those of a window of which it is `threshold_ratio`. Empty: none."""
     token_floor: Annotated[int, Field(ge=0)] = 4096
-    """`additive`: the smallest threshold for compaction, in tokens, or the limit if that is smaller."""
+    """`additive`: the lowest compaction threshold, in tokens, or the limit if that is smaller."""
     buffer_turns: Annotated[int, Field(ge=0)] = 4
     """`additive`: how many of the last turns a compaction leaves verbatim."""
     buffer_max_ratio: Share = 0.3
@@ -144,11 +148,11 @@ class Policy(Section):
     fold_ratio: Share = 0.3
     """`additive`: summaries that together take more are folded into one."""
     prepare_ratio: Annotated[float, Field(gt=0, le=1)] = 0.6
-    """If the prompt is above this share and the next turn may cross the threshold, the next summary is written in the
-    background. `1`: never."""
+    """If the prompt is above this share and the next turn may cross the compaction threshold, the next summary is
+    written in the background. `1`: never."""
     blocking: bool = False
-    """`true`: a turn above the threshold waits for its summary, also if it fits. `false`: the summary is written in the
-    background."""
+    """`true`: a turn above the compaction threshold waits for its summary, also if it fits. `false`: the summary is
+    written in the background."""
     strategy: Literal["additive", "recursive"] = "additive"
     """`additive`: each compaction adds a summary (`additive`), or rewrites one rolling summary (`recursive`)."""
 

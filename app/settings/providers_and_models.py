@@ -15,6 +15,8 @@ EVERY_MODEL = "*"
 Encoding = Literal["o200k_base", "cl100k_base"]
 CREDENTIAL_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
 """Headers in which providers take a key: OpenAI, Azure, Anthropic, Gemini."""
+OPENAI_HOST = "api.openai.com"
+"""Also the end of the names of its regions, such as `eu.api.openai.com`."""
 PRIVATE_ENDINGS = (".internal", ".local", ".localhost", ".test", ".home.arpa", ".lan", ".svc")
 """Endings of host names that nobody can register in public DNS. `.svc` names services in a Kubernetes cluster."""
 
@@ -137,6 +139,11 @@ class Provider(Section):
         return "never" if self.has_own_key else "if_meant"
 
     @property
+    def is_openai(self) -> bool:
+        """Says whether the address is OpenAI's own."""
+        return (urlsplit(self.base_url).hostname or "").endswith(OPENAI_HOST)
+
+    @property
     def has_private_address(self) -> bool:
         """Says whether the address is on this machine or in a private network. Names are not looked up in DNS."""
         host = (urlsplit(self.base_url).hostname or "").rstrip(".")
@@ -176,6 +183,11 @@ class Deployment(Section):
     encoding: Encoding | None = None
     """The tokenizer that counts the model's tokens. Empty: chosen by the model's name."""
     price: Price = Price()
+    cache: Literal["anthropic", "breakpoints", "prefix", "none"] | None = None
+    """What the provider's prompt cache reads: what ends at `cache_control` (`anthropic`) or at
+    `prompt_cache_breakpoint` (`breakpoints`, gpt-5.6 and later), or any beginning (`prefix`). The gateway sets these
+    marks, and `prompt_cache_key` for the last two. `none`: it sets nothing. Empty: known models of Anthropic, and of
+    OpenAI at its own address ([marks](conversation-costs.md#marks-for-the-providers-cache))."""
     quirks: Quirks = Quirks()
     """As `providers.<name>.quirks`. They win over the provider's; a deployment's win over both."""
 

@@ -131,6 +131,8 @@ class Server(Section):
     leave_seconds: Annotated[float, Field(ge=0, le=600)] = 0.0
     """How long requests are still answered after SIGTERM, before the drain, while `/readyz` answers 503
     ([stopping](operations.md#stopping))."""
+    context_detail: Literal["brief", "full"] = "brief"
+    """How much of [`context`](wire-contract.md#answer) an answer has, unless the request says `X-Context-Detail`."""
     console: bool = True
     """`true`: the console is served at `/console`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -212,6 +214,9 @@ class Retention(Section):
     context_hours: Annotated[int, Field(gt=0, le=8_760)] = 24
     """Conversations of responses with `store: false`, which are kept for continuing only, are erased after so many
     hours of rest."""
+    request_hours: Annotated[int, Field(ge=0, le=8_760)] = 168
+    """So many hours of requests to a model are kept in the database for
+    [`GET /v1/admin/requests`](telemetry.md#recent-requests), without content. `0`: none."""
     sweep_seconds: Seconds = 3600.0
     """The time between two searches for old conversations."""
 
@@ -244,9 +249,11 @@ class Telemetry(Section):
     """A secret that a request for `/metrics` must send as `Authorization: Bearer`. Left out: everyone can read the
     metrics."""
     recent_requests: Annotated[int, Field(ge=0, le=100_000)] = 1000
-    """How many requests to a model are kept for `GET /v1/admin/requests`, without content. `0`: none."""
+    """How many requests to a model each gateway keeps in memory, without content. `0`: none, and none in the
+    database."""
     request_log: bool = True
-    """Each request writes one log line at its end; those for `/healthz`, `/readyz` and `/metrics` only if they fail."""
+    """Each request writes one log line at its end; those for `/healthz`, `/readyz`, `/metrics` and the
+    files of the console only if they fail."""
     traces: Traces = Traces()
 
 

@@ -1,4 +1,4 @@
-"""Refuses requests as strictly as Anthropic's API does, signs thinking, and counts what a prompt cache holds. Pure.
+"""Refuses requests as strictly as Anthropic's API does and signs thinking. Pure.
 
 Thinking is signed together with everything that stands before it but other thinking, so thinking behind an edited
 prefix is noticed.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -18,8 +18,6 @@ from app.errors import InvalidRequest
 Block = Mapping[str, Any]
 
 MAX_CACHE_MARKS: Final = 4
-MIN_CACHED_TOKENS: Final = 1024
-"""Shorter prefixes are not cached: docs.anthropic.com, "Prompt caching"."""
 THINKING_TYPES: Final = ("thinking", "redacted_thinking")
 
 
@@ -31,7 +29,7 @@ def check_messages_request(body: Mapping[str, Any]) -> None:
     """
     if not isinstance(body.get("max_tokens"), int):
         raise InvalidRequest("max_tokens: Field required")
-    marks = sum("cache_control" in block for block in _iterate_cacheable(body))
+    marks = sum("cache_control" in block for block in iterate_cacheable(body))
     if marks > MAX_CACHE_MARKS:
         raise InvalidRequest(f"A maximum of 4 blocks with cache_control may be provided. Found {marks}.")
     messages = [one for one in body["messages"] if one["role"] != "system"]
@@ -75,40 +73,7 @@ def sign_thinking(messages: Sequence[Mapping[str, Any]], block: Block) -> str:
     return base64.b64encode(hashlib.sha256(signed).digest()).decode()
 
 
-class PromptCache:
-    """Remembers the prefixes that requests have marked.
-
-    Args:
-        count: counts the tokens of a text.
-    """
-
-    def __init__(self, count: Callable[[str], int]) -> None:
-        self._count = count
-        self._tokens_by_digest: dict[bytes, int] = {}
-
-    def read_and_write(self, body: Mapping[str, Any], prompt_tokens: int) -> dict[str, int]:
-        """Returns the counts of a request's usage, and remembers its marked prefixes."""
-        digest, total = hashlib.sha256(), 0
-        written = read = known = 0
-        marked: dict[bytes, int] = {}
-        for block in _iterate_cacheable(body):
-            text = orjson.dumps(_strip_mark(block), option=orjson.OPT_SORT_KEYS)
-            digest.update(text)
-            total = min(total + self._count(text.decode()), prompt_tokens)
-            # A mark finds what was written at an earlier block, too.
-            known = total if digest.digest() in self._tokens_by_digest else known
-            if "cache_control" in block and total >= MIN_CACHED_TOKENS:
-                marked[digest.digest()] = total
-                read, written = known, total - known
-        self._tokens_by_digest |= marked
-        return {
-            "input_tokens": prompt_tokens - read - written,
-            "cache_creation_input_tokens": written,
-            "cache_read_input_tokens": read,
-        }
-
-
-def _iterate_cacheable(body: Mapping[str, Any]) -> Iterator[Block]:
+def iterate_cacheable(body: Mapping[str, Any]) -> Iterator[Block]:
     """Yields tools, system and blocks in the order of the prompt."""
     yield from body.get("tools") or ()
     yield from list_blocks(body.get("system") or ())

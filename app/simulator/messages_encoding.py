@@ -20,13 +20,11 @@ def build_message(
     *,
     message_id: str,
     model: str,
-    usage: Mapping[str, int],
     thinking: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Builds the message of a simulated answer.
 
     Args:
-        usage: the counts of the prompt.
         thinking: blocks before the text.
     """
     blocks: list[Mapping[str, Any]] = [*thinking]
@@ -44,7 +42,18 @@ def build_message(
         "content": blocks,
         "stop_reason": STOP_REASONS[answer.finish_reason],
         "stop_sequence": None,
-        "usage": {**usage, "output_tokens": answer.completion_tokens},
+        "usage": {**_build_prompt_usage(answer), "output_tokens": answer.completion_tokens},
+    }
+
+
+def _build_prompt_usage(answer: SimulatedAnswer) -> dict[str, Any]:
+    read, written, long_written = answer.cache_use
+    by_lifetime = {"ephemeral_5m_input_tokens": written - long_written, "ephemeral_1h_input_tokens": long_written}
+    return {
+        "input_tokens": answer.prompt_tokens - read - written,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": read,
+        "cache_creation": by_lifetime,
     }
 
 

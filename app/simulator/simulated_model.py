@@ -25,6 +25,7 @@ from app.simulator.extractive_summary import (
     find_transcript_to_summarize,
     summarize_by_extraction,
 )
+from app.simulator.prompt_caches import NO_CACHE_USE, CacheUse
 from app.simulator.question_answering import (
     UNKNOWN_ANSWER,
     PromptText,
@@ -76,6 +77,7 @@ class SimulatedAnswer:
     finish_reason: str = "stop"
     completion_tokens: int = 0
     is_summary: bool = False
+    cache_use: CacheUse = NO_CACHE_USE
 
 
 def answer_request(request: Mapping[str, Any], *, window: int, counter: SimulatorTokenCounter) -> SimulatedAnswer:

@@ -14,11 +14,19 @@ import orjson
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.dialects.messages.errors import build_error_body
 from app.errors import GatewayError, InvalidRequest, NotFound
-from app.simulator.messages_checks import PromptCache, check_messages_request
+from app.simulator.messages_checks import check_messages_request, iterate_cacheable
 from app.simulator.messages_encoding import build_message, encode_message_events
 from app.simulator.messages_requests import think, translate_request
 from app.simulator.openai_encoding import encode_completion, encode_stream_events
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions, parse_faults_from_name
+from app.simulator.prompt_caches import (
+    NO_CACHE_USE,
+    CacheUse,
+    PromptCache,
+    list_chat_pieces,
+    list_messages_pieces,
+    refuse_breakpoints,
+)
 from app.simulator.request_checks import LISTED_MODELS, parse_window_from_name
 from app.simulator.simulated_model import SimulatedAnswer, SimulatorTokenCounter, answer_request
 
@@ -110,6 +118,8 @@ class Simulator:
         if speaks_messages:
             check_messages_request(given)
             body = translate_request(given)
+        elif self.options.cache == "prefix":
+            refuse_breakpoints(given)
         window, counter = parse_window_from_name(model, self.options.default_window), self.counter_for(model)
         if body_bytes > THREAD_BODY_BYTES:
             answer = await asyncio.to_thread(answer_request, body, window=window, counter=counter)
@@ -125,6 +135,7 @@ class Simulator:
         if faults.empty:
             answer = replace(answer, text="", tool_calls=(), finish_reason="stop", completion_tokens=0)
         await self._pause(self.options.first_token_seconds + self.options.summary_seconds * answer.is_summary)
+        answer = replace(answer, cache_use=self._use_cache(given, answer, speaks_messages=speaks_messages))
         envelope = {"id": f"chatcmpl-{self.new_id()}", "created": int(self.clock()), "model": model}
         headers = {"x-request-id": f"req_{self.new_id()}", "openai-processing-ms": "1"}
         if speaks_messages:
@@ -137,17 +148,19 @@ class Simulator:
         whole_body = _stream_whole_body(encode_completion(answer, envelope), faults)
         return SimulatorResponse(200, {**JSON_HEADERS, **headers}, whole_body)
 
+    def _use_cache(self, request: Mapping[str, Any], answer: SimulatedAnswer, *, speaks_messages: bool) -> CacheUse:
+        rule = "anthropic" if speaks_messages else self.options.cache
+        if rule == "none":
+            return NO_CACHE_USE
+        pieces = list_messages_pieces(iterate_cacheable(request)) if speaks_messages else list_chat_pieces(request)
+        cache = self._caches.setdefault(f"{rule} {request['model']}", PromptCache(rule, self.clock))
+        return cache.read_and_write(pieces, answer.prompt_tokens)
+
     async def _send_message(
         self, request: Mapping[str, Any], answer: SimulatedAnswer, faults: SimulatedFaults
     ) -> SimulatorResponse:
-        model = request["model"]
-        cache = self._caches.setdefault(model, PromptCache(self.counter_for(model).count))
         message = build_message(
-            answer,
-            message_id=f"msg_{self.new_id()}",
-            model=model,
-            usage=cache.read_and_write(request, answer.prompt_tokens),
-            thinking=think(request),
+            answer, message_id=f"msg_{self.new_id()}", model=request["model"], thinking=think(request)
         )
         headers = {"request-id": f"req_{self.new_id()}"}
         if request.get("stream"):

@@ -248,6 +248,9 @@ class LongPromptPrice(msgspec.Struct, frozen=True):
 
 
 UNKNOWN_PRICE: Final = TokenPrice()
+CacheRule = Literal["anthropic", "breakpoints", "prefix", "none"]
+"""What a provider's prompt cache can find: what ends at `cache_control` (`anthropic`) or at `prompt_cache_breakpoint`
+(`breakpoints`), any beginning of a prompt (`prefix`), or nothing that a request may say anything about (`none`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +268,17 @@ class ModelDeployment:
     quirks: ProviderQuirks = NO_QUIRKS
     price: TokenPrice = UNKNOWN_PRICE
     """From configuration; without one, the list price applies (`upstream.routing.prices`)."""
+    cache: CacheRule = "none"
     key: str = field(init=False, repr=False, compare=False)
     """`provider/model`: the key under which facts about it are stored."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", f"{self.provider.name}/{self.upstream_model}")
+
+
+def takes_cache_key(deployment: ModelDeployment) -> bool:
+    """Says whether requests to a deployment may have `prompt_cache_key`."""
+    return deployment.cache in ("breakpoints", "prefix") and deployment.provider.protocol != "anthropic"
 
 
 @dataclass(frozen=True, slots=True)

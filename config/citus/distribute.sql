@@ -17,6 +17,7 @@ SELECT create_distributed_table('request_keys', 'tenant', colocate_with => 'exte
 
 -- What is found by itself.
 SELECT create_distributed_table('anchors', 'digest', colocate_with => 'none');
+SELECT create_distributed_table('requests', 'id', colocate_with => 'none');
 
 -- The index over all of a tenant's conversations, by a hash of the tenant.
 SELECT create_distributed_table('tenant_postings', 'tenant_scope', colocate_with => 'none');

@@ -141,7 +141,11 @@ def test_model_calls_are_described_with_their_bodies_and_headers(
     assert fields <= schemas[request_name]["properties"].keys()
     assert {"context_status", "context", "id"} <= set(schemas[answer_name]["required"])
     assert {one["name"]: one["in"] for one in operation["parameters"]} == dict.fromkeys(
-        ("X-Conversation-Id", "X-Context-Mode", "X-Context-Policy", "X-Context-Events", "Idempotency-Key"), "header"
+        (
+            *("X-Conversation-Id", "X-Context-Mode", "X-Context-Policy", "X-Context-Detail", "X-Context-Events"),
+            "Idempotency-Key",
+        ),
+        "header",
     )
     assert {"400", "401", "403", "404", "409", "413", "422", "502", "503", "504", "default"} < set(
         operation["responses"]

@@ -74,7 +74,11 @@ class Agent:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.gateway.port}/v1/chat/completions",
             data=orjson.dumps(body),
-            headers={"content-type": "application/json", "authorization": "Bearer sk-agent"},
+            headers={
+                "content-type": "application/json",
+                "authorization": "Bearer sk-agent",
+                "x-context-detail": "full",
+            },
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             told = orjson.loads(answer.read())

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from app.context.plan.policy import ContextPolicy
+from app.simulator.prompt_caches import CacheRule
 from tests.benchmarks.quality import (
+    bill,
     cost,
     economy,
     economy_kinds,
@@ -125,6 +127,16 @@ async def test_economy_counts_what_went_to_the_model() -> None:
     assert found["stalled_turns"] <= found["summary_calls"]
     assert 0 < found["uncached_tokens"] < found["upstream_tokens"]
     assert economy.bounds_of(held)[0]["calls_keeping_nothing"] >= 1
+
+
+@pytest.mark.parametrize("rule", bill.TARIFFS)
+async def test_a_short_talk_is_billed_as_the_gateways_books_have_it(rule: CacheRule) -> None:
+    marked = bill.facts_of(await bill.hold(rule, "marks", turns=14))
+    assert marked["summary_calls"] == marked["cuts"] == 0
+    assert marked["books_off"] == pytest.approx(0, abs=1e-9)
+    assert marked["read_tokens"] > 0.5 * marked["prompt_tokens"]
+    if rule != "prefix":
+        assert bill.facts_of(await bill.hold(rule, "no marks", turns=14))["read_tokens"] == 0
 
 
 async def test_a_policy_that_is_not_there_is_said_to_be() -> None:

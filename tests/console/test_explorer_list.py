@@ -11,6 +11,7 @@ from playwright.async_api import Page, ViewportSize, expect
 
 from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import Console, Filled, user
+from tests.console.scripted import looked_at
 
 ROWS = "table.conversations tbody tr"
 NARROW: Final[ViewportSize] = {"width": 400, "height": 800}
@@ -84,10 +85,69 @@ async def test_a_day_belongs_to_the_range_it_ends(console: Console, page: Page) 
 
 async def test_the_order_can_be_turned_round(filled: Filled, page: Page) -> None:
     await open_list(page, filled)
-    newest = await page.locator(f"{ROWS} a.title").first.get_attribute("href")
+    assert await page.get_by_label("Order").input_value() == ""
+    await page.get_by_label("Order").select_option("desc")
+    newest = f"#/conversations/{(await filled.get('conversations', limit=1))['data'][0]['id']}"
+    await expect(page.locator(f"{ROWS} a.title").first).to_have_attribute("href", newest)
+    assert "order=desc" in page.url
     await page.get_by_label("Order").select_option("asc")
-    await expect(page.locator(f"{ROWS} a.title").last).to_have_attribute("href", newest or "")
+    await expect(page.locator(f"{ROWS} a.title").last).to_have_attribute("href", newest)
     assert "order=asc" in page.url
+
+
+async def test_what_was_active_last_is_first(console: Console, page: Page) -> None:
+    for name in ("early", "late"):
+        await console.say(f"This is {name}", name)
+    await console.say("And again", "early")
+    await open_list(page, console)
+    await expect(page.locator(f"{ROWS} a.title")).to_have_text(["This is early", "This is late"])
+
+
+async def test_many_conversations_of_one_exchange_are_one_row(console: Console, page: Page) -> None:
+    for number in range(7):
+        await console.chat([user(f"Hi {number}")])
+    await open_list(page, console)
+    await expect(page.locator(f"{ROWS} a.title")).to_have_count(7)  # there is nothing else
+    for text in ("Let us talk", "Go on"):
+        await console.say(text, "talk")
+    await page.reload()
+    run = page.get_by_role("button", name="7 conversations of one exchange")
+    await expect(run).to_have_attribute("aria-expanded", "false")
+    await expect(page.locator(f"{ROWS} a.title")).to_have_text(["Let us talk"])
+    await expect(page.locator(".run-titles")).to_contain_text("Hi 6 · Hi 5")
+    await looked_at(page, "list-short-runs")
+    await run.click()
+    await expect(page.locator(f"{ROWS} a.title")).to_have_count(8)
+    await expect(run).to_have_attribute("aria-expanded", "true")
+
+
+async def test_a_list_is_filtered_by_what_its_requests_were_like(console: Console, page: Page) -> None:
+    for text in ("Let us talk", "Go on"):
+        await console.say(text, "talk")
+    await console.say("Hello", "other", model="sim-echo")
+    await open_list(page, console)
+    await page.get_by_role("button", name="Filters").click()
+    titles = page.locator(f"{ROWS} a.title")
+    await page.get_by_label("Messages").select_option("more than one exchange")
+    await expect(titles).to_have_text(["Let us talk"])
+    assert "min_messages=4" in page.url
+    await page.get_by_label("Messages").select_option("any number")
+    await expect(titles).to_have_count(2)
+    await page.get_by_label("Model").fill("sim-echo")
+    await page.get_by_label("Model").press("Enter")
+    await page.wait_for_timeout(2500)  # requests are written every two seconds
+    await page.reload()
+    await expect(titles).to_have_text(["Hello"])
+    await page.get_by_label("Context").select_option("trimmed")
+    await expect(page.get_by_text("No conversation is like that")).to_be_visible()
+    await expect(page.get_by_role("button", name="Filters (2)")).to_be_visible()
+    await looked_at(page, "list-filtered-by-requests")
+
+
+async def test_ids_are_shown_by_their_ends(console: Console, page: Page) -> None:
+    found = await console.chat([user("Hello")])
+    await open_list(page, console)
+    await expect(page.locator(ROWS)).to_contain_text(f"…{found['conversation_id'][-8:]}")
 
 
 async def test_a_conversation_is_opened_by_the_id_of_the_client(filled: Filled, page: Page) -> None:

@@ -42,7 +42,7 @@ async def test_the_table_has_the_numbers_of_the_api(filled: Filled, page: Page) 
         for head, name in {
             "Sent": "prompt_tokens",
             "Whole log": "log_tokens",
-            "Compacts above": "threshold_tokens",
+            "Compaction threshold": "threshold_tokens",
             "Window": "window",
             "Turn": "turn",
         }.items():

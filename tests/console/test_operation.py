@@ -85,6 +85,60 @@ async def test_requests_are_listed_and_one_is_told(page: Page) -> None:
         await expect(page.get_by_role("heading", name="What the model saw")).to_be_visible()
 
 
+async def test_requests_are_found_by_who_asked_and_what_became_of_them(page: Page) -> None:
+    async with scripted(
+        page, ScriptedUpstream(default=answering), auth={"operator_token": TOKEN, "mode": "keys"}
+    ) as console:
+        operator = {"Authorization": f"Bearer {TOKEN}"}
+        secrets: list[str] = []
+        for wish in ({"name": "Night jobs"}, {"name": "Website", "tenant": "shop"}):
+            made = await console.client.post("/v1/admin/keys", json=wish, headers=operator)
+            secrets.append(made.json()["key"])
+        for secret in (secrets[0], secrets[1], secrets[1]):
+            assert (await ask(console, secret, "Hello", model="m")).status_code == 200
+        body = {"model": "m", "messages": [{"role": "user", "content": "Aside"}]}
+        aside = {"Authorization": f"Bearer {secrets[0]}", "X-Context-Mode": "stateless"}
+        assert (await console.client.post("/v1/chat/completions", json=body, headers=aside)).status_code == 200
+        await enter(page, console, "requests")
+        rows = page.locator("table.requests tbody tr")
+        await expect(rows).to_have_count(4)
+        await expect(rows.last).to_contain_text("Night jobs")
+        await page.set_viewport_size({"width": 1440, "height": 900})
+        await looked_at(page, "requests-filters")
+        await page.get_by_label("Key", exact=True).select_option("Website")
+        await expect(rows).to_have_count(2)
+        await expect(rows.first).to_contain_text("shop")
+        await page.get_by_label("Key", exact=True).select_option("any key")
+        await page.get_by_label("Context").select_option("bypassed")
+        await expect(rows).to_have_count(1)
+        await page.get_by_label("Time").select_option("last hour")
+        await page.get_by_label("Duration").select_option("over 1 min")
+        await expect(page.get_by_text("No request that is kept is like that.")).to_be_visible()
+        await page.get_by_role("button", name="Clear", exact=True).click()
+        await expect(rows).to_have_count(4)
+        await page.get_by_label("Time").select_option("from … until")
+        await page.get_by_label("Until").fill("2001-02-03T04:05")
+        await expect(page.get_by_text("No request that is kept is like that.")).to_be_visible()
+        await page.get_by_label("Until").fill("")
+        await expect(rows).to_have_count(4)
+        await page.get_by_label("Status", exact=True).fill("404")
+        await page.get_by_label("Status", exact=True).press("Enter")
+        await expect(rows).to_have_count(0)
+        await page.get_by_role("button", name="Clear", exact=True).click()
+        await rows.last.get_by_role("link").first.click()
+        facts = page.locator(".request-facts")
+        await expect(facts.get_by_role("link", name="Night jobs")).to_have_count(2)  # its tenant has no other name
+        await facts.get_by_role("link", name="Night jobs").last.click()
+        await expect(rows).to_have_count(2)
+        await rows.last.get_by_title("What the model saw").click()
+        await expect(page.get_by_role("heading", name="What the model saw")).to_be_visible()
+        for place, name in (("costs", "costs-names"), ("keys", "keys-names"), ("conversations", "conversations-names")):
+            await page.goto(console.url(f"#/{place}"))
+            await expect(page.get_by_text("Night jobs").first).to_be_visible()
+            await looked_at(page, name)
+            await expect(page.get_by_text("Night jobs Night jobs")).to_have_count(0)
+
+
 async def test_an_operator_reads_and_tries_things_in_a_copy(page: Page) -> None:
     async with running(**AUTH) as console:
         told = (await ask(console, "sk-alice", "Alice has locker 7741")).json()
@@ -105,7 +159,7 @@ async def test_an_operator_reads_and_tries_things_in_a_copy(page: Page) -> None:
         assert page.url != console.url(f"#/chat/{told['conversation_id']}")
         await enter(page, console, "conversations")
         await page.goto(console.url("#/conversations"))
-        await expect(page.locator("button.tenant code").filter(has_text="operator")).to_have_count(1)
+        await expect(page.locator("button.tenant").filter(has_text="operator")).to_have_count(1)
         await page.goto("about:blank")
 
 
@@ -151,7 +205,7 @@ async def test_a_tenant_with_a_name_is_shown_by_it(page: Page) -> None:
             body = {"model": "sim-8k", "messages": [{"role": "user", "content": "Hello"}]}
             assert (await console.client.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
         await enter(page, console, "conversations")
-        tenants = page.locator("button.tenant code")
+        tenants = page.locator("button.tenant")
         await expect(tenants).to_have_count(3)
         first, *named = sorted(await tenants.all_inner_texts(), key=lambda text: not text.startswith("…"))
         assert (len(first), sorted(named)) == (7, ["anonymous", "operator"])

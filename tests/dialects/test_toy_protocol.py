@@ -24,6 +24,7 @@ from app.dialects.body.counted_content import read_schemas
 from app.dialects.body.message import BodyMessage, decode_body
 from app.dialects.body.message_edits import apply_edit_operations
 from app.dialects.body.message_fields import extract_text
+from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks
 from app.dialects.client_dialects import ClientDialect
 from app.dialects.item_decoding import decode_item
 from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
@@ -121,6 +122,7 @@ class ToyProviderDialect(ProviderDialect):
         fields: Mapping[str, bytes] | None = None,
         *,
         is_edited: bool = False,
+        cache_marks: CacheMarks = NO_CACHE_MARKS,
     ) -> RenderedMessages:
         return RenderedMessages([ToyMessage.from_body(decode_body(decode_item(bytes(raw)))).raw for raw in raws])
 

@@ -140,9 +140,11 @@ def _loops(store: Store) -> dict[str, tuple[Callable[[], Any], BackgroundLoop, l
     sweeper = RetentionSweeper(
         store=store,
         keys=store,
+        requests=store,
         leases=LeaseKeeper(store, "sweeper"),
         days=1,
         context_hours=1,
+        request_hours=1,
         sweep_seconds=0.001,
         clock=lambda: datetime.now(UTC),
         random=lambda: 0.5,

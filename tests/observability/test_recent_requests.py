@@ -40,13 +40,13 @@ def work(tmp_path: Path) -> Callable[[int], RecentRequests]:
 
 
 def numbers(recent: RecentRequests) -> list[int]:
-    return [int((one.id or "").removeprefix("req_")) for one in recent.read_requests()]
+    return [int((one.id or "").removeprefix("req_")) for one, _ in recent.read_requests()]
 
 
 def test_a_request_is_read_as_it_was_added() -> None:
     recent = RecentRequests(3)
-    recent.add(request(1))
-    assert recent.read_requests() == [request(1)]
+    line = recent.add(request(1))
+    assert recent.read_requests() == [(request(1), line)]
 
 
 def test_the_oldest_requests_are_forgotten() -> None:

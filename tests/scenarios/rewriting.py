@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
@@ -150,6 +150,10 @@ class Kept(World):
     async def settle(self) -> None:
         """Wait until what is written after answers is written."""
         await asyncio.sleep(0.5)
+
+
+LOGS_ONLY: Final[dict[str, Any]] = {"window": 1_000_000, "retention": {"request_hours": 0}}
+"""For tests that measure what is stored of conversations: each request has a record besides, written when it ended."""
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ import pytest
 
 from tests.live import Reply, completion
 from tests.scenarios.rewriting import (
+    LOGS_ONLY,
     LOOK,
     Body,
     Client,
@@ -108,7 +109,7 @@ def assert_no_waits_in_a_row(client: Client) -> None:
 async def test_retrieved_text_costs_no_more_storage_than_the_same_texts_of_a_plain_client(tmp_path: Path) -> None:
     used: dict[str, int] = {}
     for name in ("retrieves", "plain"):
-        async with kept(tmp_path / f"{name}.db", StrictModel(), window=1_000_000) as place:
+        async with kept(tmp_path / f"{name}.db", StrictModel(), **LOGS_ONLY) as place:
             empty = place.used_bytes()
             client = Client(place, retrieve if name == "retrieves" else list)
             for turn in range(30):

@@ -16,6 +16,7 @@ from app.conversation.identity import extract_family_root
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.scenarios.rewriting import (
     COUNTER,
+    LOGS_ONLY,
     LOOK,
     SYSTEM,
     WINDOW,
@@ -255,7 +256,7 @@ async def test_an_agent_that_masks_old_results_keeps_its_conversation(tmp_path: 
 async def test_masking_costs_no_storage_and_no_time(tmp_path: Path) -> None:
     used, cpu = {}, {}
     for name, tell in (("masked", mask(5)), ("unmasked", list)):
-        async with kept(tmp_path / f"{name}.db", StrictModel(), window=1_000_000) as place:
+        async with kept(tmp_path / f"{name}.db", StrictModel(), **LOGS_ONLY) as place:
             client = Client(place, tell)
             seconds: list[float] = []
 

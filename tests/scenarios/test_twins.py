@@ -9,7 +9,7 @@ import pytest
 
 from tests.live import Reply, completion
 from tests.scenarios.proof import SMALL_WINDOW, list_conversations, read
-from tests.scenarios.rewriting import Client, Kept, StrictModel, kept, question, slide
+from tests.scenarios.rewriting import LOGS_ONLY, Client, Kept, StrictModel, kept, question, slide
 from tests.support.gateway import is_summary, user
 
 RUNS = 3
@@ -49,8 +49,8 @@ async def measure_one(path: Path, turns: int, count: int, **options: Any) -> tup
 
 
 async def test_three_runs_of_a_script_cost_at_most_twice_the_storage_of_one(tmp_path: Path) -> None:
-    one, _ = await measure_one(tmp_path / "one.db", TURNS, 60, window=1_000_000)
-    async with kept(tmp_path / "kept.db", StrictModel(), window=1_000_000) as place:
+    one, _ = await measure_one(tmp_path / "one.db", TURNS, 60, **LOGS_ONLY)
+    async with kept(tmp_path / "kept.db", StrictModel(), **LOGS_ONLY) as place:
         empty = place.used_bytes()
         await run_scripts(place, TURNS, 60)
         await place.settle()

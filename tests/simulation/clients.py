@@ -184,7 +184,7 @@ MESSAGES_ACTS: Final = ("faq", "retry", "retry_with_key", "leave", "paste", "twi
 MESSAGES_KINDS: Final = {
     "messages": Kind(speaks_messages=True, acts=(*MESSAGES_ACTS, "regenerate", "edit")),
     "messages_tools": Kind(speaks_messages=True, tools=True, acts=MESSAGES_ACTS),
-    "messages_id": Kind(speaks_messages=True, identity="id", tools=True, acts=("faq", "retry", "leave", "delete")),
+    "messages_id": Kind(speaks_messages=True, identity="id", acts=("faq", "retry", "leave", "delete")),
     "messages_append": Kind(
         speaks_messages=True, identity="append", tools=True, acts=("faq", "retry_with_key", "leave")
     ),

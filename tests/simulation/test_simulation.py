@@ -22,6 +22,7 @@ from tests.simulation.scenario import Statistics, find_failure, make_script, run
 
 PLAIN_KINDS = ("end_user",)
 SEEDS_IN_TEST = 300 if IS_FULL_RUN else 50
+MESSAGES_SEEDS = 25
 SEED_OF_A_REPEATED_QUOTATION = 30_147
 """Here a summarizer repeats quoted words, and the client then leaves out the message that had them."""
 Messages = list[dict[str, Any]]
@@ -51,7 +52,7 @@ def test_no_script_breaks_an_invariant(seeds: Sequence[int]) -> None:
 
 @pytest.mark.timeout(300)
 def test_no_script_with_clients_of_the_messages_api_breaks_an_invariant() -> None:
-    found = find_failure(range(1, SEEDS_IN_TEST // 2), [*MESSAGES_KINDS, "resend", "resend_tools", "end_user"])
+    found = find_failure(range(1, MESSAGES_SEEDS), [*MESSAGES_KINDS, "resend", "resend_tools", "end_user"])
     if found is not None:
         script, failure = found
         pytest.fail(f"{failure.invariant}: {failure.text}\n{shorten(script, failure)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import MAX_UNIX_SECONDS, Described, build_json_response, build_resource_router
-from app.conversations.api_keys import ApiKeys
+from app.conversations.api_keys import ApiKeys, KeyNames
 from app.pipeline.chat_request import Caller
 from app.store.contract.usage import UsageGrouping, UsageTotals
 from app.store.usage_recorder import UsageRecorder
@@ -25,6 +25,7 @@ class CostObject(Described):
     `unpriced_calls`."""
 
     tenant: str | None
+    tenant_name: str | None
     key_id: str | None
     key_name: str | None
     model: str | None
@@ -70,7 +71,7 @@ def build_cost_routes(
         begin = now().replace(day=1) if since is None else datetime.fromtimestamp(since, UTC)
         begin = begin.replace(hour=0, minute=0, second=0, microsecond=0)
         rows = await usage.sum_usage(since_day=begin.date().isoformat(), by=by, limit=limit + 1)
-        names = {key.id: key.name for key in await api_keys.list_keys()} if by == "key" else {}
+        names = KeyNames(await api_keys.list_keys())
         return build_json_response(
             {
                 "object": "list",
@@ -83,14 +84,15 @@ def build_cost_routes(
     return routes
 
 
-def _build_cost_object(totals: UsageTotals, key_names: Mapping[str, str]) -> dict[str, Any]:
+def _build_cost_object(totals: UsageTotals, names: KeyNames) -> dict[str, Any]:
     # Without any price the sum would say that the calls cost nothing.
     is_unpriced = totals.unpriced_calls > 0 and totals.cost_usd == 0
     return {
         **{name: value for name, value in asdict(totals).items() if name in CostObject.model_fields},
         "tenant": totals.tenant or None,
+        "tenant_name": names.find_tenant_name(totals.tenant),
         "key_id": totals.key_id or None,
-        "key_name": key_names.get(totals.key_id),
+        "key_name": names.find_key_name(totals.key_id),
         "model": totals.model or None,
         "cost_usd": None if is_unpriced else totals.cost_usd,
     }

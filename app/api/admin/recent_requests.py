@@ -1,10 +1,9 @@
-"""`/v1/admin/requests`: the model calls that ended last, each with its timeline. They are those of all tenants, so the
+"""`/v1/admin/requests`: the model calls that have ended, each with its timeline. They are those of all tenants, so the
 caller needs scope `admin`. They have no message's content."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -13,6 +12,7 @@ from starlette.responses import Response
 from app.api.edge.auth import Authenticator
 from app.api.edge.unknown_paths import CHAT_PATH, RESPONSES_PATH
 from app.api.resource_schemas import (
+    MAX_UNIX_SECONDS,
     After,
     Described,
     Limit,
@@ -21,19 +21,27 @@ from app.api.resource_schemas import (
     build_list_page,
     build_resource_router,
 )
+from app.conversations.api_keys import KeyNames, read_key_names
 from app.conversations.items.item_building import build_answer_item_id
-from app.errors import NotFound, UpstreamRefused
-from app.observability.recent_requests import EndedRequest, RecentRequests
+from app.errors import NotFound
+from app.observability.recent_requests import EndedRequest
 from app.observability.request_record import RequestStep, StepName
 from app.pipeline.chat_request import Caller
+from app.store.contract.keys import KeyStore
+from app.store.contract.requests import RequestQuery
+from app.store.request_history import (
+    RequestHistory,
+    find_answering_model,
+    find_error,
+    find_provider,
+    list_attempts,
+)
 
 DEFAULT_PAGE_SIZE: Final = 50
-ANSWERED_STATUS: Final = 200
-FIRST_ERROR_STATUS: Final = 400
-DISCONNECTED: Final = "client_disconnected"
-"""The error of a request whose client left before the end of the answer."""
 PROTOCOLS: Final = {CHAT_PATH: "chat_completions", RESPONSES_PATH: "responses"}
 """The protocol of each endpoint."""
+
+UnixTime = Annotated[float | None, Query(ge=0, le=MAX_UNIX_SECONDS, description="When they began, Unix seconds.")]
 
 
 class RequestObject(Described):
@@ -52,7 +60,10 @@ class RequestObject(Described):
     error: str | None
     stream: bool | None
     tenant: str | None
+    tenant_name: str | None
+    """The name of its oldest key, if the tenant has no name of its own."""
     key_id: str | None
+    key_name: str | None
     conversation_id: str | None
     item_id: str | None
     """The item of the stored answer."""
@@ -80,63 +91,91 @@ class RequestWithTimeline(RequestObject):
     timeline: list[RequestStepObject]
 
 
-def build_recent_request_routes(recent_requests: RecentRequests | None, auth: Authenticator) -> APIRouter:
-    """Builds the endpoints for recent requests.
+def build_recent_request_routes(history: RequestHistory | None, keys: KeyStore, auth: Authenticator) -> APIRouter:
+    """Builds the endpoints for requests.
 
     Args:
-        recent_requests: the requests; None: none are kept.
+        history: the requests; None: none are kept.
+        keys: the keys that requests name.
     """
     routes = build_resource_router("/v1/admin", "telemetry")
     admin = Depends(auth.require_scope("admin"))
 
-    async def read_requests() -> list[EndedRequest]:
-        if recent_requests is None:
-            raise NotFound("Recent requests are switched off.", hint="Set `telemetry.recent_requests` above 0.")
-        # In a thread: the requests of other workers are in files.
-        return await asyncio.to_thread(recent_requests.read_requests)
+    def require_history() -> RequestHistory:
+        if history is None:
+            raise NotFound("Requests are not kept.", hint="Set `telemetry.recent_requests` above 0.")
+        return history
 
     @routes.get("/requests", response_model=Page[RequestObject])
     async def list_requests(
         limit: Limit = DEFAULT_PAGE_SIZE,
         after: After = None,
+        started_after: UnixTime = None,
+        started_before: UnixTime = None,
         outcome: Annotated[
             Literal["ok", "error"] | None,
             Query(description="`error`: a status of 400 or more, or an answer that was not complete."),
         ] = None,
+        status: Annotated[int | None, Query(ge=100, le=599, description="Only requests with this status.")] = None,
+        min_duration_ms: Annotated[float | None, Query(ge=0, description="Only requests that took as long.")] = None,
         model: Annotated[str | None, Query(description="Only requests for this model, or answered by it.")] = None,
+        provider: Annotated[str | None, Query(description="Only requests that called this provider last.")] = None,
+        context_status: Annotated[str | None, Query(description="Such as `trimmed` or `bypassed`.")] = None,
         conversation_id: Annotated[str | None, Query(description="Only requests of this conversation.")] = None,
         tenant: Annotated[str | None, Query(description="Only requests of this tenant.")] = None,
+        key_id: Annotated[str | None, Query(description="Only requests with this key.")] = None,
         caller: Caller = admin,
     ) -> Response:
-        """List recent requests."""
-        requests = await read_requests()
-        if after is not None:
-            requests = requests[_find_index(requests, after, param="after") + 1 :]
-        selected = [
-            request
-            for request in requests
-            if (outcome is None or outcome == ("ok" if _find_error(request) is None else "error"))
-            and (model is None or model in (request.facts.model, _find_answering_model(request)))
-            and conversation_id in (None, request.facts.conversation_id)
-            and tenant in (None, request.tenant)
-        ]
-        page = [build_request_object(request) for request in selected[:limit]]
-        return build_json_response(build_list_page(page, has_more=len(selected) > limit))
+        """List requests."""
+        kept = require_history()
+        query = RequestQuery(
+            limit=limit + 1,
+            after=None if after is None else await _find_place(kept, after),
+            started_after=started_after,
+            started_before=started_before,
+            is_failed=None if outcome is None else outcome == "error",
+            min_duration_ms=min_duration_ms,
+            status=status,
+            model=model,
+            provider=provider,
+            tenant=tenant,
+            key_id=key_id,
+            context_status=context_status,
+            conversation_id=conversation_id,
+        )
+        requests, names = await kept.list_requests(query), await read_key_names(keys)
+        page = [build_request_object(request, names) for request in requests[:limit]]
+        return build_json_response(build_list_page(page, has_more=len(requests) > limit))
 
     @routes.get("/requests/{request_id}", response_model=RequestWithTimeline)
     async def get_request(request_id: str, caller: Caller = admin) -> Response:
-        """Get a recent request."""
-        requests = await read_requests()
-        request = requests[_find_index(requests, request_id)]
-        return build_json_response({**build_request_object(request), "timeline": build_timeline(request)})
+        """Get a request."""
+        request = await _require_request(require_history(), request_id)
+        found = build_request_object(request, await read_key_names(keys))
+        return build_json_response({**found, "timeline": build_timeline(request)})
 
     return routes
 
 
-def build_request_object(request: EndedRequest) -> dict[str, Any]:
+async def _find_place(history: RequestHistory, request_id: str) -> tuple[float, str]:
+    """Returns the place of the last request of the page before."""
+    return (await _require_request(history, request_id, param="after")).started_unix, request_id
+
+
+async def _require_request(history: RequestHistory, request_id: str, *, param: str | None = None) -> EndedRequest:
+    request = await history.find_request(request_id)
+    if request is None:
+        raise NotFound(
+            f"There is no request {request_id!r} among those that are kept.",
+            param=param,
+            hint="The oldest are forgotten: see `retention.request_hours` and `telemetry.recent_requests`.",
+        )
+    return request
+
+
+def build_request_object(request: EndedRequest, names: KeyNames) -> dict[str, Any]:
     """Builds the JSON object of a request. Unknown values are None."""
     facts, turn = request.facts, request.turn
-    attempts = _list_attempts(request)
     reported_tokens = None if turn is None else turn.reported_tokens
     return {
         "object": "request",
@@ -145,14 +184,16 @@ def build_request_object(request: EndedRequest) -> dict[str, Any]:
         "endpoint": request.endpoint,
         "protocol": PROTOCOLS.get(request.endpoint),
         "model": facts.model,
-        "answered_by": _find_answering_model(request),
-        "provider": attempts[-1]["provider"] if attempts else None,
-        "attempts": len(attempts),
+        "answered_by": find_answering_model(request),
+        "provider": find_provider(request),
+        "attempts": len(list_attempts(request)),
         "status": request.status,
-        "error": _find_error(request),
+        "error": find_error(request),
         "stream": facts.stream,
         "tenant": request.tenant,
+        "tenant_name": names.find_tenant_name(request.tenant),
         "key_id": request.key_id,
+        "key_name": names.find_key_name(request.key_id),
         "conversation_id": facts.conversation_id,
         "item_id": None if request.answer is None else build_answer_item_id(*request.answer),
         "context_status": facts.context_status,
@@ -202,38 +243,6 @@ def _sum_step_ms(request: EndedRequest, name: StepName, *, later_step: StepName)
         return 0.0 if any(step.name == later_step for step in request.steps) else None
     seconds = sum(_find_end(request, step) - (step.started_at - request.started_at) for step in steps)
     return _to_milliseconds(seconds)
-
-
-def _list_attempts(request: EndedRequest) -> list[Mapping[str, Any]]:
-    """Returns the calls of providers for the answer."""
-    return [step.detail for step in request.steps if step.name == "attempt"]
-
-
-def _find_answering_model(request: EndedRequest) -> str | None:
-    """Returns the provider's model whose answer the client got; None if it got none."""
-    attempts = _list_attempts(request)
-    return attempts[-1]["model"] if attempts and request.status == ANSWERED_STATUS else None
-
-
-def _find_error(request: EndedRequest) -> str | None:
-    """Returns the code of the error that ended the request; None if it was answered."""
-    if (error := request.facts.error) is not None:
-        return error.code or error.name
-    if not request.is_complete:
-        return DISCONNECTED
-    # The gateway's own errors are in the facts. This one is a provider's, passed through.
-    return UpstreamRefused.name if request.status >= FIRST_ERROR_STATUS else None
-
-
-def _find_index(requests: Sequence[EndedRequest], request_id: str, *, param: str | None = None) -> int:
-    index = next((index for index, request in enumerate(requests) if request.id == request_id), None)
-    if index is None:
-        raise NotFound(
-            f"There is no request {request_id!r} among the recent ones.",
-            param=param,
-            hint="The oldest are forgotten: see `telemetry.recent_requests`.",
-        )
-    return index
 
 
 def _to_milliseconds(seconds: float) -> float:

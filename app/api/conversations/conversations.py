@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 from pydantic import BaseModel
@@ -31,11 +31,13 @@ from app.api.resource_schemas import (
 )
 from app.conversation.conversation_types import Conversation, HistoryMode
 from app.conversation.identity import ID_PATTERN
+from app.conversations.api_keys import KeyNames, read_key_names
 from app.conversations.history.conversation_history import ConversationHistory, ListField
 from app.conversations.history.conversation_records import ALL_TENANTS_HINT, ConversationRecords
 from app.conversations.items.item_writer import ItemWriter
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import ConversationQuery
+from app.store.contract.keys import KeyStore
 
 BUSY_RESPONSE: Final = describe_errors({409: "Another request is using this conversation; try again."})
 
@@ -98,11 +100,22 @@ ExternalId = Annotated[
     str | None,
     Query(pattern=f"^{ID_PATTERN}$", description="The client's own id, as in `X-Conversation-Id`."),
 ]
+MinMessages = Annotated[
+    int | None, Query(ge=1, le=MAX_UNIX_SECONDS, description="Only conversations with as many messages.")
+]
+RequestFilter = Annotated[
+    str | None,
+    Query(description="Only conversations with such a request among those that `retention.request_hours` keeps."),
+]
 UnixSecondsQuery = Annotated[int | None, Query(ge=0, le=MAX_UNIX_SECONDS, description="Unix seconds.")]
 
 
 def build_conversation_routes(
-    records: ConversationRecords, item_writer: ItemWriter, history: ConversationHistory, auth: Authenticator
+    records: ConversationRecords,
+    item_writer: ItemWriter,
+    history: ConversationHistory,
+    auth: Authenticator,
+    keys: KeyStore,
 ) -> APIRouter:
     """Builds the endpoints that create, list, read, change and delete conversations."""
     routes = build_resource_router("/v1/conversations", "conversations")
@@ -132,12 +145,24 @@ def build_conversation_routes(
         updated_before: UnixSecondsQuery = None,
         mode: ClientMode = None,
         external_id: ExternalId = None,
+        sort: Annotated[
+            Literal["created_at", "updated_at"], Query(description="What `order` is about.")
+        ] = "created_at",
+        min_messages: MinMessages = None,
+        model: RequestFilter = None,
+        context_status: RequestFilter = None,
+        key_id: RequestFilter = None,
         caller: Caller = reads,
     ) -> Response:
         """List conversations."""
         query = ConversationQuery(
             limit=limit,
             descending=order == "desc",
+            order_by=sort,
+            min_messages=min_messages,
+            model=model,
+            context_status=context_status,
+            key_id=key_id,
             created_after=_parse_unix_seconds(created_after),
             created_before=_parse_unix_seconds(created_before),
             updated_after=_parse_unix_seconds(updated_after),
@@ -148,19 +173,20 @@ def build_conversation_routes(
             has_own_messages=True,
         )
         conversations, has_more = await records.list_conversations(caller, query, after=after)
+        names = await read_key_names(keys) if caller.sees_all_tenants else None
         page = build_list_page(
-            [await _build_listed_object(records, history, one, include, caller) for one in conversations],
+            [await _build_listed_object(records, history, one, include, names) for one in conversations],
             has_more=has_more,
         )
         hint = {"hint": ALL_TENANTS_HINT} if not conversations and caller.may_see_all_tenants else {}
         return build_json_response({**page, **hint})
 
-    _add_single_conversation_routes(routes, records, history, auth)
+    _add_single_conversation_routes(routes, records, history, auth, keys)
     return routes
 
 
 def _add_single_conversation_routes(
-    routes: APIRouter, records: ConversationRecords, history: ConversationHistory, auth: Authenticator
+    routes: APIRouter, records: ConversationRecords, history: ConversationHistory, auth: Authenticator, keys: KeyStore
 ) -> None:
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
@@ -168,7 +194,8 @@ def _add_single_conversation_routes(
     async def get_conversation(conversation_id: str, include: Include, caller: Caller = reads) -> Response:
         """A conversation."""
         conversation = await records.find_conversation(caller, conversation_id)
-        return build_conversation_response(await _build_listed_object(records, history, conversation, include, caller))
+        names = await read_key_names(keys) if caller.sees_all_tenants else None
+        return build_conversation_response(await _build_listed_object(records, history, conversation, include, names))
 
     @routes.post("/{conversation_id}", response_model=ConversationObject)
     async def update_conversation(conversation_id: str, change: MetadataChange, caller: Caller = manages) -> Response:
@@ -192,11 +219,14 @@ async def _build_listed_object(
     history: ConversationHistory,
     conversation: Conversation,
     include: Sequence[ListField],
-    caller: Caller,
+    names: KeyNames | None,
 ) -> dict[str, Any]:
-    """Builds a conversation's object, with the fields that the client asks for, and for operators with its tenant."""
+    """Builds a conversation's object, with the fields that the client asks for, and with its tenant if there are
+    `names`."""
     more = await history.read_list_fields(conversation, include) if include else {}
-    tenant = {"tenant": conversation.tenant} if caller.sees_all_tenants else {}
+    tenant = {}
+    if names is not None:
+        tenant = {"tenant": conversation.tenant, "tenant_name": names.find_tenant_name(conversation.tenant)}
     return {**await records.build_conversation_object(conversation), **tenant, **more}
 
 

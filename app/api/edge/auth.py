@@ -22,6 +22,7 @@ from app.api.edge.request_reader import read_headers
 from app.conversation.api_keys import END_USER_SEPARATOR, OPERATOR_TENANT, SCOPES, ApiKey, Scope, hash_api_key
 from app.dialects.request_body import encode_fields
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
+from app.observability.request_facts import record_tenant
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.keys import KeyStore
@@ -146,7 +147,7 @@ class Authenticator:
         return [scope for scope in SCOPES if scope != "admin"]
 
     async def authenticate(self, headers: Mapping[str, str], required_scope: Scope) -> Caller:
-        """Returns the caller of a request.
+        """Returns the caller of a request, and records who it is.
 
         Args:
             headers: values by lower-case name.
@@ -159,6 +160,11 @@ class Authenticator:
             InvalidRequest: two headers have different credentials, or the header names no tenant.
             StoreUnavailable: the key cannot be looked up.
         """
+        caller = await self._find_caller(headers, required_scope)
+        record_tenant(caller.tenant, caller.api_key_name)
+        return caller
+
+    async def _find_caller(self, headers: Mapping[str, str], required_scope: Scope) -> Caller:
         if self._operators.is_token(_find_credential(headers)):
             _check_single_credential([headers.get(name) for name in CREDENTIAL_HEADERS])
             # Without `authorization`, so that no provider sees the token.
@@ -194,7 +200,9 @@ class Authenticator:
 
     async def enter_conversation(self, caller: Caller, conversation_id: str) -> Caller:
         """Returns the caller in the tenant of a conversation, if the caller sees all tenants (`OperatorAccess`)."""
-        return await self._operators.enter_conversation(caller, conversation_id)
+        entered = await self._operators.enter_conversation(caller, conversation_id)
+        record_tenant(entered.tenant, entered.api_key_name)
+        return entered
 
     def require_operator(self) -> Callable[[Request], Awaitable[Caller]]:
         """Returns the dependency of routes about the gateway as a whole, which show no tenant's content. It requires
@@ -282,6 +290,7 @@ class Authenticator:
             default_policy=key.policy,
             allowed_models=key.models,
             api_key_id=key.id,
+            api_key_name=key.name,
             budget_usd=key.budget_usd,
             requests_per_minute=key.requests_per_minute,
             tokens_per_minute=key.tokens_per_minute,

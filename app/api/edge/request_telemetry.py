@@ -1,5 +1,5 @@
 """Observes each request from outside: opens a span, and at the end counts the request, writes its log line and adds it
-to the recent requests."""
+to the requests that are kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.observability import metric_families
 from app.observability.log import MAX_FIELD_CHARS
 from app.observability.metric_families import CONSOLE_LABEL, MODEL_CALL_ENDPOINTS, OTHER_LABEL, is_application_endpoint
 from app.observability.metrics import Metrics
-from app.observability.recent_requests import EndedRequest, RecentRequests
+from app.observability.recent_requests import EndedRequest
 from app.observability.request_facts import RequestFacts, begin_request_facts, log_request
 from app.observability.request_record import RequestRecord, begin_request_record
 from app.observability.tracing import (
@@ -35,6 +35,8 @@ from app.observability.tracing import (
 
 PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 """Paths that machines request every few seconds: logged only if they fail, and never traced."""
+CONSOLE_FILES: Final = ("/console/css/", "/console/js/", "/console/vendor/")
+"""The folders of the console's files, of which a page loads nearly a hundred."""
 CONSOLE_HEADER: Final = b"x-concertina-console"
 """Header of the console's pages. Their reads are counted apart from those of applications."""
 EVENT_STREAM: Final = b"text/event-stream"
@@ -53,7 +55,7 @@ class RequestTelemetry:
         application: answers the requests.
         seconds: a monotonic clock.
         logs_requests: whether a log line is written for each request.
-        recent_requests: keeps the last model calls; None: none are kept.
+        keep_request: keeps a model call that has ended; None: none are kept.
         unix_seconds: returns the time as Unix seconds.
     """
 
@@ -63,12 +65,12 @@ class RequestTelemetry:
     _: KW_ONLY
     seconds: Callable[[], float]
     logs_requests: bool
-    recent_requests: RecentRequests | None = None
+    keep_request: Callable[[EndedRequest], None] | None = None
     unix_seconds: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         self._is_observing = (
-            self.metrics.is_on or self.logs_requests or self.tracing.is_on or self.recent_requests is not None
+            self.metrics.is_on or self.logs_requests or self.tracing.is_on or self.keep_request is not None
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +90,7 @@ class RequestTelemetry:
         is_model_call = scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST"
         if is_model_call:
             self.metrics.in_flight.inc()
-            if self.recent_requests is not None:
+            if self.keep_request is not None:
                 watch.record = begin_request_record(self.seconds, watch.started_at, self.unix_seconds())
         with run_in_span(started):
             try:
@@ -110,10 +112,10 @@ class RequestTelemetry:
         method = method if method in METHODS else OTHER_METHOD
         if watch.span.is_recording():
             _finish_request_span(watch, method, route)
-        if self.logs_requests and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
+        if self.logs_requests and not _is_quiet(scope["path"], watch.status):
             _log_request(watch, method, route, duration)
-        if self.recent_requests is not None and watch.record is not None:
-            self.recent_requests.add(_build_ended_request(watch, watch.record, scope["path"], duration))
+        if self.keep_request is not None and watch.record is not None:
+            self.keep_request(_build_ended_request(watch, watch.record, scope["path"], duration))
             watch.record.forget()
 
     def _count_request(self, endpoint: str, watch: _ResponseObserver, duration: float) -> None:
@@ -246,6 +248,13 @@ def _has_failed(watch: _ResponseObserver) -> bool:
     if watch.status >= FIRST_SERVER_ERROR_STATUS:
         return True
     return watch.facts.error is not None and watch.status < FIRST_ERROR_STATUS
+
+
+def _is_quiet(path: str, status: int) -> bool:
+    """Returns whether a request writes no log line: a probe, or a file of the console, that has not failed."""
+    if path.startswith(CONSOLE_FILES):
+        return status < FIRST_ERROR_STATUS
+    return path in PROBE_PATHS and status < FIRST_SERVER_ERROR_STATUS
 
 
 def _find_route_path(scope: MutableMapping[str, Any]) -> str | None:

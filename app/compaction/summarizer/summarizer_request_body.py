@@ -17,8 +17,10 @@ from app.compaction.summarizer.summary_request import NoUsableSummary
 from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_transcript
 from app.context.plan.budget import SUMMARY_INSTRUCTION_TOKENS, compute_summary_token_limit
 from app.context.plan.policy import ContextPolicy
+from app.context.view.cache_boundaries import find_cache_marks
 from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.body.message import ChatMessage
+from app.dialects.cache_marks import NO_CACHE_MARKS
 from app.dialects.item_decoding import decode_item
 from app.dialects.provider_dialects import find_provider_dialect
 from app.dialects.request_body import encode_fields
@@ -182,6 +184,9 @@ def build_summarizer_body(
     if deployment.quirks.stream_usage:
         fields |= dialect.ask_for_usage(fields)
     # Encrypted content of the view is left out: another provider may have written it.
-    rendered = dialect.render_messages(messages, frozenset())
+    marks = NO_CACHE_MARKS
+    if isinstance(prompt, CachedViewPrompt) and not dialect.has_cache_marks(fields, messages):
+        marks = find_cache_marks(messages, deployment.cache, is_summary_call=True)
+    rendered = dialect.render_messages(messages, frozenset(), fields, cache_marks=marks)
     adapted, fields = fit_to_quirks(dialect.protocol, deployment.quirks, rendered.messages, rendered.put_into(fields))
     return encode_fields({**fields, dialect.messages_field: b"[" + b",".join(adapted) + b"]"})

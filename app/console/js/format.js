@@ -1,6 +1,7 @@
 // Numbers, times and short texts for eyes.
 const MAX_TENANT_NAME_CHARS = 20; // the digests that stand for a tenant are longer
 const TENANT_CHARS = 6;
+const ID_CHARS = 8;
 const whole = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const date = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
@@ -53,3 +54,12 @@ export function ago(unixSeconds, isShort = false) {
 
 /** A tenant's name; of a digest the last characters, by which people tell tenants apart. */
 export const shortTenant = (tenant) => (tenant.length > MAX_TENANT_NAME_CHARS ? `…${tenant.slice(-TENANT_CHARS)}` : tenant);
+
+/** Whose something is: the tenant's name, or that of its oldest key; of an end user the application's, and which one. */
+export function nameTenant({ tenant, tenant_name: name }) {
+  const [application, endUser] = tenant.split("/");
+  return `${name ?? shortTenant(application)}${endUser ? ` / ${shortTenant(endUser)}` : ""}`;
+}
+
+/** An id by its end: ids of one family begin alike. */
+export const shortId = (id) => `…${id.slice(-ID_CHARS)}`;

@@ -130,7 +130,7 @@ def compute_budget(
     output = min(requested, int(window * MAX_OUTPUT_RESERVE_SHARE))
     # At least 1: `limit` is a divisor in `compute_limit_pressure`.
     hard = max(1, window - reserve - output)
-    soft = min(hard, max(policy.token_floor, int(window * policy.threshold_ratio)))
+    soft = min(hard, max(policy.token_floor, int(compute_planned_window(policy, window) * policy.threshold_ratio)))
     prepare = int(soft * min(1, policy.prepare_ratio / policy.threshold_ratio))
     # A `prepare_ratio` of 1 switches precompaction off.
     if policy.prepare_ratio == 1:
@@ -148,6 +148,13 @@ def compute_fold_tokens(policy: ContextPolicy, budget: Budget, user_text_tokens:
     """
     room = int(budget.window * policy.fold_ratio)
     return room - min(budget.calibrate_tokens(user_text_tokens), room // 2)
+
+
+def compute_planned_window(policy: ContextPolicy, window: int) -> int:
+    """Returns the window of which a policy's shares are taken: that of `threshold_tokens`, if the model's is larger."""
+    if policy.threshold_tokens is None or policy.kind != "additive":
+        return window
+    return min(window, math.ceil(policy.threshold_tokens / policy.threshold_ratio))
 
 
 def compute_compaction_threshold(policy: ContextPolicy, budget: Budget, *, has_summaries: bool) -> int:
@@ -180,4 +187,5 @@ def compute_summary_token_limit(policy: ContextPolicy, window: int) -> int:
     """Returns the most tokens that one summary may have. Plans expect this size, and the summary call sends it as
     `max_tokens`.
     """
-    return min(policy.summarizer.max_summary_tokens, max(MIN_SUMMARY_TOKENS, window // SUMMARY_WINDOW_DIVISOR))
+    share = compute_planned_window(policy, window) // SUMMARY_WINDOW_DIVISOR
+    return min(policy.summarizer.max_summary_tokens, max(MIN_SUMMARY_TOKENS, share))

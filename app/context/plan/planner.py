@@ -15,7 +15,12 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from app.context.plan.budget import Budget, compute_fold_tokens, compute_summary_token_limit
+from app.context.plan.budget import (
+    Budget,
+    compute_fold_tokens,
+    compute_planned_window,
+    compute_summary_token_limit,
+)
 from app.context.plan.checkpoint_planner import CheckpointPlanner
 from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange
 from app.context.plan.policy import ContextPolicy
@@ -53,6 +58,8 @@ def plan_view(
             buffer and show every summary. `ahead`: return what would be summarized if the threshold were passed now.
         through_seq: with `now`, summarize the messages before this seq, whatever the buffer is.
     """
+    if policy.threshold_tokens is not None:
+        budget = replace(budget, window=compute_planned_window(policy, budget.window))
     # Most turns end here. The shortcut skips all candidates, since this runs on each request.
     if summarize == "auto" and (whole := _plan_whole_log(outline, budget, policy)) is not None:
         return whole

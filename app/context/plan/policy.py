@@ -122,6 +122,8 @@ class ContextPolicy:
 
     threshold_ratio: float = 0.7
     """Compaction starts if the estimated prompt is above this share and above `token_floor`."""
+    threshold_tokens: int | None = None
+    """Compaction also starts above this. All other shares are then those of a window with this threshold."""
     token_floor: int = 4096
     """The smallest threshold for compaction."""
     buffer_turns: int = 4

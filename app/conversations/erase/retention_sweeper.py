@@ -22,6 +22,7 @@ from app.observability.background_loops import BackgroundLoop
 from app.observability.metrics import NO_METRICS, Metrics
 from app.store.contract.conversations import ConversationQuery
 from app.store.contract.keys import KeyStore
+from app.store.contract.requests import RequestStore
 from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import RETENTION_LEASE, LeaseKeeper
 
@@ -68,11 +69,14 @@ class RetentionSweeper:
 
     store: ConversationAndSummaryStore
     keys: KeyStore
+    requests: RequestStore
     leases: LeaseKeeper
     days: int | None
     """The retention of tenants whose keys have none; None: no limit."""
     context_hours: float
     """The retention of conversations that are kept for continuing only."""
+    request_hours: float
+    """The retention of requests."""
     sweep_seconds: float
     """The time between two sweeps, plus or minus a tenth."""
     clock: Callable[[], datetime]
@@ -103,7 +107,7 @@ class RetentionSweeper:
         return self.sweep_seconds * (0.9 + 0.2 * self.random())
 
     async def sweep(self) -> SweepResult:
-        """Erases expired conversations, orphaned summaries and expired idempotency keys.
+        """Erases expired conversations and requests, orphaned summaries and expired idempotency keys.
 
         Raises:
             ConversationBusy: another process is sweeping.
@@ -118,6 +122,7 @@ class RetentionSweeper:
                         erased += 1
                     else:
                         in_use += 1
+            await self.purge_requests()
             swept = SweepResult(
                 erased, in_use, await self.keys.purge_idempotency_keys(), await self.purge_stray_summaries()
             )
@@ -131,6 +136,10 @@ class RetentionSweeper:
         """Erases summaries of requests whose messages were never stored, for instance because the process died; returns
         their number. Such summaries belong to no conversation, so no other rule finds them."""
         return await self.store.purge_stray_summaries(created_before=self.clock() - ORPHAN_SUMMARY_GRACE)
+
+    async def purge_requests(self) -> int:
+        """Erases requests that are older than their retention; returns their number."""
+        return await self.requests.purge_requests(before=self.clock().timestamp() - self.request_hours * 3600)
 
     async def read_retention_rules(self) -> list[RetentionRule]:
         """Returns the current rules: for each tenant the shortest retention of its valid keys, the general one for all

@@ -94,8 +94,9 @@ class ConversationRecords:
         position = None
         if after is not None:
             last = await self._find_last_of_page(caller, after)
-            assert last.created_at is not None
-            position = (last.created_at, last.id)
+            last_at = getattr(last, query.order_by)
+            assert last_at is not None
+            position = (last_at, last.id)
         # One more than the page: it tells whether more follow.
         page_query = replace(query, limit=query.limit + 1, after=position)
         tenant = None if caller.sees_all_tenants else caller.tenant

@@ -17,11 +17,13 @@ import orjson
 from app.conversation.item import INSTRUCTION_ROLES, Item, ToolCall
 from app.dialects.body.message import decode_body
 from app.dialects.body.message_fields import REASONING_FIELDS, is_reasoning_part
+from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMark, CacheMarks
 from app.dialects.item_decoding import decode_item
 from app.dialects.items.item_kinds import read_type
 from app.dialects.items.left_out_kinds import LeftOutKinds
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.message_rendering import ChatRenderer
+from app.dialects.messages.cache_marks import mark_last_block
 from app.dialects.messages.foreign_parts import express_part
 from app.dialects.messages.message import MessagesMessage, render_native_message
 from app.dialects.messages.message_body import THINKING_TYPES, Block, list_seals
@@ -68,6 +70,7 @@ def render_messages_for_anthropic(
     own_seals: Set[str] | None = None,
     keeps_thinking: bool = True,
     cache_marks: int = MAX_CACHE_MARKS,
+    own_marks: CacheMarks = NO_CACHE_MARKS,
 ) -> RenderedView:
     """Returns the messages of a view as those of the Messages API.
 
@@ -78,13 +81,16 @@ def render_messages_for_anthropic(
             it. If not, only thinking of the open tool loop is sent: the provider needs it there, and refuses other
             thinking.
         cache_marks: how many cache marks system prompt and messages may have. The last ones of the messages stay.
+        own_marks: where the gateway sets cache marks.
 
     Raises:
         InvalidRequest: a message is not valid JSON.
     """
     renderer = _Renderer()
-    for raw in raws:
+    for at, raw in enumerate(raws):
         renderer.add_message(decode_item(bytes(raw)))
+        if at in own_marks:
+            renderer.mark_last_message(own_marks[at])
     messages = _merge_neighbours(renderer.messages)
     loop_start = _find_loop_start(messages)
     for index, message in enumerate(messages):
@@ -173,6 +179,15 @@ class _Renderer:
             self.messages.append(_OutgoingMessage(message.native_role, blocks, native))
         else:
             self._add_foreign_message(message)
+
+    def mark_last_message(self, mark: CacheMark) -> None:
+        """Sets a cache mark at the end of what was added last."""
+        if self.messages:
+            last = self.messages[-1]
+            last.blocks, last.native = mark_last_block(last.blocks, mark), None
+        elif (system := self.render_system()) is not None:
+            blocks = MessagesMessage.from_native(render_native_message("system", system)).raw_blocks
+            self._systems = [b"[" + b",".join(mark_last_block(blocks, mark)) + b"]"]
 
     def render_system(self) -> bytes | None:
         if len(self._systems) <= 1:

@@ -8,7 +8,11 @@ from typing import Any, Final, Literal
 import orjson
 
 from app.conversation.item import Item
+from app.dialects.cache_marks import NO_CACHE_MARKS, TOOLS_INDEX, CacheMarks
+from app.dialects.item_decoding import is_messages_text
+from app.dialects.messages.cache_marks import mark_tools
 from app.dialects.messages.message_rendering import (
+    CACHE_MARK,
     MAX_CACHE_MARKS,
     render_messages_for_anthropic,
 )
@@ -56,6 +60,7 @@ class MessagesProviderDialect(ProviderDialect):
         fields: Mapping[str, bytes] | None = None,
         *,
         is_edited: bool = False,
+        cache_marks: CacheMarks = NO_CACHE_MARKS,
     ) -> RenderedMessages:
         fields = fields or {}
         thinking: Any = decode_field(fields, "thinking")
@@ -63,8 +68,12 @@ class MessagesProviderDialect(ProviderDialect):
         # Without this option, which is a part of `thinking`, thinking behind an edited prefix is refused.
         seals = frozenset[str]() if is_edited and not is_thinking else own_contents
         marks = MAX_CACHE_MARKS - count_marks_beside_messages(fields)
-        rendered = render_messages_for_anthropic(raws, own_seals=seals, keeps_thinking=not is_edited, cache_marks=marks)
+        rendered = render_messages_for_anthropic(
+            raws, own_seals=seals, keeps_thinking=not is_edited, cache_marks=marks, own_marks=cache_marks
+        )
         changed: dict[str, bytes | None] = {"system": rendered.system}
+        if TOOLS_INDEX in cache_marks and "tools" in fields:
+            changed["tools"] = mark_tools(bytes(fields["tools"]), cache_marks[TOOLS_INDEX])
         warnings = rendered.warnings
         if is_thinking and is_edited and rendered.has_loop_thinking:
             changed["thinking"] = orjson.dumps({**thinking, "block_binding": DROPPED_THINKING})
@@ -72,6 +81,11 @@ class MessagesProviderDialect(ProviderDialect):
             changed["thinking"] = None
             warnings = [*warnings, THINKING_WARNING]
         return RenderedMessages(rendered.raw_messages, changed, warnings)
+
+    def has_cache_marks(self, fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
+        return count_marks_beside_messages(fields) > 0 or any(
+            is_messages_text(raw) and CACHE_MARK in raw for raw in raws
+        )
 
     def find_bare_answer(self, client: str, raws: Sequence[bytes]) -> int | None:
         return None if client == self.client_protocol else find_loop_answer(raws)

@@ -14,6 +14,7 @@ from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
 from app.pipeline.resolve.client_history import ClientHistory, build_client_history
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
+from app.pipeline.respond.context_status import select_context_fields
 from app.store.contract.conversations import ConversationStore
 
 REPLAY_HEADERS: Final = {"idempotent-replayed": "true"}
@@ -93,6 +94,7 @@ def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatR
     context = meta.get("context", {})
     if "prompt_tokens" in context:
         headers["x-context-tokens"] = f"{context['prompt_tokens']}/{context['limit']}"
+    context = select_context_fields(context, request.context_detail)
     stored = StoredAnswer(entry, request.model, gateway_fields, context, request.wants_usage)
     if request.stream:
         return StreamedAnswer(headers, _stream_frames(list(request.answer_format.render_stored_stream(stored))))

@@ -28,7 +28,7 @@ from app.pipeline.call.window_learning import ModelFactWriter, WindowLearner, re
 from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGINS
 from app.pipeline.respond.context_status import select_forwarded_headers
-from app.pipeline.turn import Turn, View
+from app.pipeline.turn import Turn, View, build_cache_key
 from app.pipeline.view.last_view_and_calibration import read_calibration
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import ConversationStore
@@ -109,6 +109,7 @@ class UpstreamCaller:
                 sent_view.compute_lowered_output_limit(),
                 own_contents=await self._find_own_contents(deployment, turn, messages),
                 is_edited=_is_edited(turn, sent_view),
+                cache_key=build_cache_key(turn),
             )
             if built.warnings:
                 sent_views[deployment.key] = replace(sent_view, warnings=(*sent_view.warnings, *built.warnings))
@@ -169,6 +170,7 @@ class UpstreamCaller:
             sent_view.compute_lowered_output_limit(added_tokens),
             own_contents=own_contents,
             is_edited=_is_edited(turn, sent_view),
+            cache_key=build_cache_key(turn),
         )
 
         async def body_for(_: ModelDeployment) -> bytes:

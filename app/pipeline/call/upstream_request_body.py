@@ -8,11 +8,13 @@ from collections.abc import Sequence, Set
 import msgspec
 import orjson
 
+from app.context.view.cache_boundaries import MARKED_SECTIONS, find_cache_marks
+from app.dialects.cache_marks import NO_CACHE_MARKS
 from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.provider_dialects import find_provider_dialect
 from app.dialects.request_body import encode_fields
 from app.pipeline.chat_request import ChatRequest
-from app.upstream.provider_contract import ModelDeployment
+from app.upstream.provider_contract import ModelDeployment, takes_cache_key
 from app.upstream.quirks import fit_to_quirks
 
 
@@ -32,6 +34,7 @@ def build_upstream_body(
     *,
     own_contents: Set[str] | None = None,
     is_edited: bool = False,
+    cache_key: str | None = None,
 ) -> UpstreamBody:
     """Builds the body for a deployment.
 
@@ -43,6 +46,8 @@ def build_upstream_body(
         own_contents: the encrypted contents in the messages that go to the deployment, because they come from there;
             None: all.
         is_edited: whether other messages stand before an answer than when it was written.
+        cache_key: names the conversation's family to the provider's prompt cache, if the client names nothing; None:
+            nothing is named.
 
     Raises:
         InvalidRequest: a field that has to be changed cannot be decoded (`decode_field`), or the provider's protocol
@@ -64,8 +69,15 @@ def build_upstream_body(
     warnings += selected.warnings
     if messages is None and not selected.keeps_messages:
         messages = request.raw_messages
+    marks = NO_CACHE_MARKS
+    if cache_key is not None and takes_cache_key(deployment):
+        fields = {"prompt_cache_key": orjson.dumps(cache_key), **fields}
+    if deployment.cache in MARKED_SECTIONS:
+        shown = [bytes(raw) for raw in (request.raw_messages if messages is None else messages)]
+        if not dialect.has_cache_marks(fields, shown) and (marks := find_cache_marks(shown, deployment.cache)):
+            messages = shown
     if messages is not None:
-        rendered = dialect.render_messages(messages, own_contents, fields, is_edited=is_edited)
+        rendered = dialect.render_messages(messages, own_contents, fields, is_edited=is_edited, cache_marks=marks)
         messages, fields = rendered.messages, rendered.put_into(fields)
         warnings += rendered.warnings
     # Usage is what calibration and metrics learn from. The relay hides it from a client that did not ask for it.

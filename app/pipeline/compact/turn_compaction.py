@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
 from msgspec.structs import replace
 
 from app.compaction.compaction_job import CompactionJob, CompactionResult, SummarySource
@@ -25,11 +26,11 @@ from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.request_record import timed_step
 from app.observability.tracing import current_span, trace_span
 from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
-from app.pipeline.turn import Turn, View
+from app.pipeline.turn import Turn, View, build_cache_key
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import WriteConflict
+from app.upstream.provider_contract import takes_cache_key
 
 MAX_PASSES: Final = 3
 """How many compactions one request may wait for: the first, and two more if the view is still too long."""
@@ -220,7 +221,7 @@ class TurnCompactor:
             log_tail=LogTail([], after=None),
             start_link=b"",
             ranges=(),
-            fields=_read_chat_fields(request),
+            fields=_read_chat_fields(turn),
             policy=turn.policy,
             window=view.budget.window,
             model=request.model,
@@ -239,13 +240,16 @@ class TurnCompactor:
         )
 
 
-def _read_chat_fields(request: ChatRequest) -> Mapping[str, bytes]:
+def _read_chat_fields(turn: Turn) -> Mapping[str, bytes]:
     """Returns the fields of a request in the form of Chat Completions, in which the summarizer's requests are built;
-    none if a field has no such form."""
+    none if a field has no such form. A call of the request's own model finds its cache by the same name."""
     try:
-        return CLIENT_DIALECTS[request.protocol].translate_to_chat(request.raw_fields).fields
+        fields = CLIENT_DIALECTS[turn.request.protocol].translate_to_chat(turn.request.raw_fields).fields
     except InvalidRequest:
         return {}
+    if takes_cache_key(turn.target.deployments[0]) and (key := build_cache_key(turn)) is not None:
+        return {"prompt_cache_key": orjson.dumps(key), **fields}
+    return fields
 
 
 class TurnCompactionTask:

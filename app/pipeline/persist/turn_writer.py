@@ -379,6 +379,7 @@ def _build_stored_request(resolved_request: ResolvedRequest, stored_conversation
         creates_conversation=False,
         new_messages=(),
         new_versions=(),
+        rewritten_seq=min((version.seq for version in resolved_request.new_versions), default=None),
         changed_pins=None,
         new_messages_tokens=asked_tokens,
         prefill=find_prefill(resolved_request.conversation, resolved_request.new_messages),

@@ -83,6 +83,8 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The texts that the client shows in the place of log messages."""
     new_versions: tuple[ClientVersion, ...] = ()
     """Those of `client_versions` that come with this request."""
+    rewritten_seq: int | None = None
+    """The first log message that `new_versions` had, set once they are stored."""
     changed_messages: tuple[LogMessage, ...] = ()
     """The log messages of `client_versions` that have been read."""
     shared_answer: LogMessage | None = None

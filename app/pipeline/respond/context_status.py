@@ -14,6 +14,7 @@ from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan
 from app.conversation.conversation_types import Summary
 from app.dialects.usage import TokenUsage, read_usage
+from app.pipeline.chat_request import ContextDetail
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import SUMMARY_COST, compute_call_cost_usd
@@ -21,6 +22,11 @@ from app.upstream.routing.prices import SUMMARY_COST, compute_call_cost_usd
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
 FORWARDED_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
 FORWARDED_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-", "anthropic-")
+BRIEF_FIELDS: Final = (
+    *("window", "prompt_tokens", "limit", "summaries", "verbatim_messages", "trimmed_messages", "dropped_messages"),
+    *("cost", "warnings"),
+)
+"""The members of `context` that a client gets if it does not ask for all."""
 
 
 class ContextReport(msgspec.Struct, frozen=True):
@@ -54,6 +60,7 @@ class ContextReport(msgspec.Struct, frozen=True):
     fallback: str | None = None
     """The key of the deployment that answered, if it is not the first for its model."""
     warnings: tuple[str, ...] = ()
+    detail: ContextDetail = "full"
     searches: Sequence[Mapping[str, Any]] = ()
     """The searches of the model, `{query, found}` each. The sequence grows while the answer is made."""
 
@@ -63,13 +70,14 @@ class ContextReport(msgspec.Struct, frozen=True):
         return b'"context_status":"%b","conversation_id":%b' % (self.status.encode(), name)
 
     def render_all_fields(self, context: Mapping[str, Any] | None = None) -> bytes:
-        """Renders the status fields and `context` as JSON members without braces.
+        """Renders the status fields and `context`, as much of it as the client gets, as JSON members without braces.
 
         Args:
             context: the result of `build_context_object`; None: it is built without the provider's usage.
         """
         context = self.build_context_object() if context is None else context
-        return b'%b,"context":%b' % (self.render_status_fields(), orjson.dumps(context))
+        shown = select_context_fields(context, self.detail)
+        return b'%b,"context":%b' % (self.render_status_fields(), orjson.dumps(shown))
 
     def build_context_object(
         self, reported: TokenUsage | None = None, cost: Mapping[str, Any] | None = None
@@ -178,6 +186,11 @@ def build_user_text_fields(plan: Plan, budget: Budget) -> dict[str, int]:
         "left_out": messages - shown,
         "tokens": budget.calibrate_tokens(sum(one.tokens for one in plan.user_text)),
     }
+
+
+def select_context_fields(context: Mapping[str, Any], detail: ContextDetail) -> Mapping[str, Any]:
+    """Selects the members of a `context` object that a client gets."""
+    return context if detail == "full" else {name: context[name] for name in BRIEF_FIELDS if name in context}
 
 
 def build_summary_fields(summary: Summary) -> dict[str, Any]:

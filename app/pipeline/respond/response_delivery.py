@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -28,7 +28,6 @@ from app.dialects.usage import TokenUsage, read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
-from app.observability.request_record import current_request_record
 from app.pipeline.admission.answer_replay import REQUEST_DIGEST
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.call.search_tool_definition import SearchToolSession
@@ -41,8 +40,9 @@ from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, PendingWrite
 from app.pipeline.respond.answer_types import WholeAnswer
+from app.pipeline.respond.cache_loss import learn_cached_prompt
 from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
-from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report
+from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report, record_turn
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
@@ -77,6 +77,7 @@ class ResponseDelivery:
         tasks: BackgroundTasks,
         message_counter: MessageCounter,
         usage: UsageRecorder,
+        unix_seconds: Callable[[], float],
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._turn_writer = turn_writer
@@ -91,6 +92,7 @@ class ResponseDelivery:
         enough."""
         self._message_counter = message_counter
         self._usage = usage
+        self._unix_seconds = unix_seconds
         self._metrics = metrics
 
     def deliver_whole_answer(
@@ -294,14 +296,11 @@ class ResponseDelivery:
         *,
         is_whole: bool = True,
     ) -> None:
-        """Counts an answer in the metrics, in the request's record and in the usage of its key: once for each answer,
-        stored or not."""
-        record = current_request_record()
-        if self._metrics.is_on or record is not None:
-            facts = build_turn_facts(upstream_answer.deployment, report, usage, is_whole=is_whole)
-            self._metrics.count_turn(facts)
-            if record is not None:
-                record.turn = facts
+        """Counts an answer in the metrics, in the request's record, in its log line and in the usage of its key: once
+        for each answer, stored or not."""
+        facts = build_turn_facts(upstream_answer.deployment, report, usage, is_whole=is_whole)
+        self._metrics.count_turn(facts)
+        record_turn(facts)
         self._record_usage(turn, upstream_answer, report, usage, message)
 
     def _record_usage(
@@ -474,6 +473,9 @@ class ResponseDelivery:
             prompt_tokens=reported.prompt_tokens,
             truncated_at=calibration_before.find_silent_truncation_window(prompt, reported.prompt_tokens),
         )
+        learned |= learn_cached_prompt(
+            turn, view, upstream_answer.deployment, reported, self._unix_seconds(), self._metrics
+        )
         calibration = calibration_before.learn_from_report(prompt, reported.prompt_tokens)
         self._upstream_caller.learn_slope(model_key, turn.resolved_request.conversation, calibration)
         learned[CALIBRATIONS] = {**state.get(CALIBRATIONS, {}), model_key: calibration.to_dict()}
@@ -521,6 +523,7 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
             *(() if output_limit is None else (_describe_lowered_output_limit(view.budget, output_limit),)),
             *resolved_request.warnings,
         ),
+        detail=turn.request.context_detail,
         searches=turn.search_tool_session.searches if turn.search_tool_session is not None else (),
         slope=slope,
         offset_tokens=budget.calibrate_tokens(added_tokens)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from app.dialects.usage import TokenUsage
 from app.observability.metrics import TurnFacts
 from app.observability.request_facts import current_request_facts
+from app.observability.request_record import current_request_record
 from app.observability.tracing import STREAMED_ATTRIBUTE, current_span
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.context_status import ContextReport
@@ -70,3 +71,11 @@ def build_turn_facts(
         facts.completion_tokens = usage.output_tokens
         facts.cost_usd = compute_call_cost_usd(deployment, usage)
     return facts
+
+
+def record_turn(facts: TurnFacts) -> None:
+    """Records the numbers of an answer for the list of requests and the log line."""
+    if (record := current_request_record()) is not None:
+        record.turn = facts
+    if (logged := current_request_facts()) is not None:
+        logged.provider, logged.cost, logged.cached = facts.provider, facts.cost_usd, facts.cached_tokens

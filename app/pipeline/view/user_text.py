@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import UTC
 from typing import Final
 
-from app.context.plan.budget import Budget
+from app.context.plan.budget import Budget, compute_planned_window
 from app.context.plan.outline import Plan
 from app.context.user_text.user_text import NO_USER_TEXT, UserText
 from app.context.user_text.user_text_message import count_user_text_frame_tokens
@@ -64,7 +64,7 @@ class UserTextReader:
         rewritten = dict(words.list_rewritten_messages())
         gone_seqs = find_gone_seqs(resolved_request.conversation, words, (one.seq for one in messages))
         # In raw tokens: what is shown must not change when the calibration learns.
-        room = compute_user_text_room(budget.window, policy.user_text_ratio)
+        room = compute_user_text_room(compute_planned_window(policy, budget.window), policy.user_text_ratio)
         # Half of the room may be taken from the oldest summaries, the other half is only what the view leaves.
         shown_tokens = plan.prompt_tokens - sum(one.tokens for one in plan.user_text)
         most = max(budget.compute_raw_tokens(budget.limit) - shown_tokens, room.tokens // 2)

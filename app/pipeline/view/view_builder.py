@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final
 
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from app.dialects.missing_tool_results import add_missing_tool_results, is_place
 from app.errors import ContextLengthExceeded
 from app.pipeline.compact.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
+from app.pipeline.respond.cache_loss import is_cache_cold, read_cached_prompt
 from app.pipeline.respond.context_status import render_tokens_header
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import RawLogMessages, Turn, View
@@ -47,8 +48,15 @@ class ViewBuilder:
     """Plans views and renders their messages. Reads from the store only what a view needs: summaries if there are any,
     and the log after them."""
 
-    def __init__(self, *, store: ConversationAndSummaryStore, message_counter: MessageCounter) -> None:
+    def __init__(
+        self,
+        *,
+        store: ConversationAndSummaryStore,
+        message_counter: MessageCounter,
+        unix_seconds: Callable[[], float],
+    ) -> None:
         self._store = store
+        self._unix_seconds = unix_seconds
         self._summary_chains = SummaryChainCache(store)
         self._message_counter = message_counter
         self._user_text_reader = UserTextReader(store=store, message_counter=message_counter)
@@ -151,6 +159,11 @@ class ViewBuilder:
             StoreUnavailable: the log or its summaries are needed and cannot be read.
         """
         resolved_request, policy = turn.resolved_request, turn.policy
+        # A summary that is due soon is shown now, if the whole prompt must be paid for anyway.
+        waits = policy.blocking or turn.request.compact_threshold is not None
+        if summarize == "auto" and not waits and self._is_cache_cold(turn):
+            line = min(budget.compaction_threshold, budget.precompaction_threshold)
+            budget = budget.replace_threshold(line)
         log_estimate = budget.calibrate_tokens(turn.planned_instructions_tokens + resolved_request.log_tokens)
         is_over = log_estimate > budget.compaction_threshold
         # Another replica may have stored summaries that `chunk_count` does not count yet. They are looked for only if
@@ -222,6 +235,10 @@ class ViewBuilder:
             reads -= 1
             known = await self._user_text_reader.read_through(turn, budget, words, known, plan)
             outline = replace(outline, user_texts=(*outline.user_texts, known))
+
+    def _is_cache_cold(self, turn: Turn) -> bool:
+        before = read_cached_prompt(turn.resolved_request.conversation.state)
+        return before is not None and is_cache_cold(before, turn.target.deployments[0].cache, self._unix_seconds())
 
     def _build_outline(self, turn: Turn, budget: Budget, chain: SummaryChain, words: ClientWords) -> Outline:
         """Builds what the planner needs to know of a log.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -104,9 +104,19 @@ class ConversationQuery(msgspec.Struct, frozen=True):
 
     limit: int
     descending: bool = True
-    """True: newest first. The order is by creation time, then by id."""
+    """True: newest first."""
+    order_by: Literal["created_at", "updated_at"] = "created_at"
+    """The time by which conversations are ordered; those of one moment by id."""
     after: tuple[datetime, str] | None = None
-    """Creation time and id of the last conversation of the page before."""
+    """The time of `order_by`, and the id, of the last conversation of the page before."""
+    min_messages: int | None = None
+    model: str | None = None
+    """Selects conversations with a stored request (`RequestStore`) for this model, or answered by it. If there are
+    further filters by requests, one and the same request must be like that."""
+    context_status: str | None = None
+    """Filters by requests, too."""
+    key_id: str | None = None
+    """Filters by requests, too."""
     created_after: datetime | None = None
     created_before: datetime | None = None
     updated_after: datetime | None = None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from app.store.contract.keys import KeyStore
 from app.store.contract.leases import LeaseStore
 from app.store.contract.limits import LimitStore
+from app.store.contract.requests import RequestStore
 from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.contract.usage import UsageStore
 
@@ -22,8 +23,8 @@ class StoreInfo:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Store(ConversationAndSummaryStore, LeaseStore, KeyStore, UsageStore, LimitStore, Protocol):
-    """What a backend does: the six contracts, and the operations on the database as a whole.
+class Store(ConversationAndSummaryStore, LeaseStore, KeyStore, UsageStore, LimitStore, RequestStore, Protocol):
+    """What a backend does: the seven contracts, and the operations on the database as a whole.
 
     Raises:
         StoreUnavailable: from every method, when the database cannot be reached or does not answer in time.

@@ -31,7 +31,7 @@ from app.store.lineage import (
 from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
 from app.store.sql import conversation_transactions, summary_transactions
 from app.store.sql.dialects import Rows, Statement, TransactionSteps
-from app.store.sql.limit_tables import SqlLimits
+from app.store.sql.request_table import SqlRequests
 from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.rows import (
     CLIENT_VERSION_COLUMNS,
@@ -84,7 +84,7 @@ _SELECT_CLIENT_VERSIONS: Final = f"""
     WHERE root = :root AND conversation_id = :id{{n}} AND since_seq <= :until_seq{{n}}"""
 
 
-class SqlStore(SqlLimits):
+class SqlStore(SqlRequests):
     """The part of `Store` that is the same on SQLite and PostgreSQL."""
 
     is_fully_searchable = True

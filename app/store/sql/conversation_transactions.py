@@ -34,6 +34,7 @@ from app.store.redaction_effects import (
 )
 from app.store.sql import fingerprints, summary_transactions, vectors
 from app.store.sql.dialects import SearchIndexCleanup, SqlDialect, TransactionSteps
+from app.store.sql.request_table import ERASE_REQUESTS
 from app.store.sql.rows import (
     COMPLETION_COLUMNS,
     MESSAGE_COLUMNS,
@@ -102,6 +103,7 @@ def erase_conversation(
     for member in plan.changed:
         yield sql.change_lineage, (root, member.id, encode_lineage(member.lineage), encode_json(member.marks))
     yield from _move_or_delete_completions(dialect, conversation, plan)
+    yield dialect.build_statement(ERASE_REQUESTS, conversation_id=conversation.id)
     # Summaries come after messages: whether a summary stays depends on which messages are left.
     for statement in (sql.erase_conversation, sql.erase_external_ids, sql.erase_leases, sql.erase_summaries):
         yield statement, conversation_key

@@ -1,5 +1,5 @@
-"""Builds the queries for pages of conversations and of stored completions: by creation time, then by id, from a given
-place on.
+"""Builds the queries for pages of conversations and of stored completions: by a time, then by id, from a given place
+on.
 """
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
@@ -22,6 +22,13 @@ _TIME_BOUNDS = (
     ("updated_after", "updated_at > :updated_after"),
     ("updated_before", "updated_at < :updated_before"),
 )
+
+REQUEST_CONDITIONS = {
+    "model": "(model = :model OR answered_by = :model)",
+    "context_status": "context_status = :context_status",
+    "key_id": "key_id = :key_id",
+}
+"""Filters by what is known of a conversation's requests."""
 
 
 class _PageQuery:
@@ -47,19 +54,26 @@ class _PageQuery:
             self.add_condition(self._dialect.has_pairs_condition.format(column="metadata"), pairs=encode_json(metadata))
 
     def build_query(
-        self, columns: tuple[str, ...], table: str, *, after: tuple[datetime, str] | None, descending: bool, limit: int
+        self,
+        columns: tuple[str, ...],
+        table: str,
+        *,
+        after: tuple[datetime, str] | None,
+        descending: bool,
+        limit: int,
+        order_by: str = "created_at",
     ) -> Statement:
         if after is not None:
             moment = self._dialect.encode_time(after[0])
             sign = "<" if descending else ">"
             self.add_condition(
-                f"(created_at, id) {sign} (:after_moment, :after_id)", after_moment=moment, after_id=after[1]
+                f"({order_by}, id) {sign} (:after_moment, :after_id)", after_moment=moment, after_id=after[1]
             )
         where = f"WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
         order = "DESC" if descending else "ASC"
         text = f"""
             SELECT {", ".join(columns)} FROM {table} {where}
-            ORDER BY created_at {order}, id {order} LIMIT :limit"""
+            ORDER BY {order_by} {order}, id {order} LIMIT :limit"""
         return self._dialect.build_statement(text, **self._values, limit=limit)
 
 
@@ -77,6 +91,14 @@ def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: Co
         page.add_condition("mode = :mode", mode=query.mode)
     if query.external_id is not None:
         page.add_condition("external_id = :external_id", external_id=query.external_id)
+    if query.min_messages is not None:
+        page.add_condition("head_seq >= :least_seq", least_seq=query.min_messages - 1)
+    requested = {name: value for name in REQUEST_CONDITIONS if (value := getattr(query, name)) is not None}
+    if requested:
+        conditions = " AND ".join(REQUEST_CONDITIONS[name] for name in requested)
+        # As a value and not as a join, so that PostgreSQL looks the ids up in a hash table, whatever it estimates.
+        selected = f"SELECT conversation_id FROM requests WHERE conversation_id IS NOT NULL AND {conditions}"
+        page.add_condition(f"(id IN ({selected})) IS TRUE", **requested)
     page.add_metadata_condition(query.metadata)
     if query.is_context_only:
         page.add_condition("tenant LIKE :context_tenants", context_tenants=f"%{CONTEXT_TENANT_SUFFIX}")
@@ -89,7 +111,12 @@ def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: Co
             f"(external_id IS NOT NULL OR coalesce({dialect.last_shared_seq}, -1) < head_seq OR lineage = '[]')"
         )
     return page.build_query(
-        CONVERSATION_COLUMNS, "conversations", after=query.after, descending=query.descending, limit=query.limit
+        CONVERSATION_COLUMNS,
+        "conversations",
+        after=query.after,
+        descending=query.descending,
+        limit=query.limit,
+        order_by=query.order_by,
     )
 
 

@@ -6,5 +6,5 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = "2026_11_29_message_vectors"
+SCHEMA_VERSION: Final = "2026_11_30_requests"
 """Revision of the newest migration."""

@@ -4,7 +4,7 @@ Keys of tables that belong to a family of branches begin with its `root`, so tha
 family on one shard (`root` as the distribution column): no foreign keys across shards, no sequences. Tables that are
 searched by tenant (`external_ids`, `completions`, `request_keys`, the tenant-wide search index) or by neither
 (`anchors`, `fingerprints`, `api_keys`, `usage_totals`, `budget_reservations`, `rate_counts`,
-`server_secrets`, `model_facts`) are exceptions.
+`requests`, `server_secrets`, `model_facts`) are exceptions.
 
 Message bodies and other JSON are TEXT; the database never re-encodes them. Times are UTC: timestamptz on PostgreSQL,
 ISO-8601 text with microseconds on SQLite, where text order is time order.
@@ -378,6 +378,28 @@ rate_counts = Table(
     sqlite_with_rowid=False,
 )
 """Calls of the last minute by the second in which they began, for rate limits."""
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("id", Text, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("duration_ms", Double, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("error", Text),
+    Column("tenant", Text),
+    Column("key_id", Text),
+    Column("model", Text),
+    Column("answered_by", Text),
+    Column("provider", Text),
+    Column("context_status", Text),
+    Column("conversation_id", Text),
+    Column("record", Text, nullable=False),
+    PrimaryKeyConstraint("id", name="requests_pkey"),
+    Index("requests_listed", "started_at", "id"),
+    Index("requests_conversation", "conversation_id"),
+)
+"""Model calls that have ended, without content (`store.request_history`)."""
 
 server_secrets = Table(
     "server_secrets",

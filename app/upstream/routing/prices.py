@@ -14,7 +14,14 @@ import orjson
 from msgspec.structs import replace
 
 from app.dialects.usage import TokenUsage
-from app.upstream.provider_contract import UNKNOWN_PRICE, LongPromptPrice, ModelDeployment, TokenPrice
+from app.upstream.provider_contract import (
+    UNKNOWN_PRICE,
+    CacheRule,
+    LongPromptPrice,
+    ModelDeployment,
+    ProviderProtocol,
+    TokenPrice,
+)
 from app.upstream.routing.known_model_windows import list_model_name_variants
 
 PRICE_TABLE_PATH: Final = Path(__file__).with_name("model_prices.json")
@@ -37,6 +44,19 @@ def find_list_price(model: str) -> TokenPrice:
     """
     prices = _load_price_table()
     return next((prices[name] for name in list_model_name_variants(model) if name in prices), UNKNOWN_PRICE)
+
+
+def find_cache_rule(protocol: ProviderProtocol, model: str, *, is_openai: bool) -> CacheRule:
+    """Returns the rule of a model's prompt cache, as far as it is certain: models that are read only at marks have a
+    price for what is written.
+
+    Args:
+        is_openai: whether the provider is OpenAI itself. Other servers may refuse its fields.
+    """
+    has_marks = (protocol == "anthropic" or is_openai) and find_list_price(model).cache_write is not None
+    if protocol == "anthropic":
+        return "anthropic" if has_marks else "none"
+    return "none" if not is_openai else "breakpoints" if has_marks else "prefix"
 
 
 def compute_call_cost_usd(deployment: ModelDeployment, usage: TokenUsage) -> float | None:

@@ -11,12 +11,14 @@ from app.errors import ModelNotFound
 from app.upstream.provider_contract import (
     NO_QUIRKS,
     UNKNOWN_PRICE,
+    CacheRule,
     ModelDeployment,
     ProviderQuirks,
     RouteTarget,
     TokenPrice,
     UpstreamProvider,
 )
+from app.upstream.routing.prices import find_cache_rule
 
 WILDCARD = "*"
 WILDCARD_CACHE_SIZE = 1024
@@ -34,6 +36,10 @@ class ConfiguredDeployment:
     encoding: str | None = None
     quirks: ProviderQuirks = NO_QUIRKS
     price: TokenPrice = UNKNOWN_PRICE
+    cache: CacheRule | None = None
+    """None: by the model's name."""
+    is_openai: bool = False
+    """Whether the provider is OpenAI itself, which takes its own fields for the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,11 @@ class Routes:
                 encoding=configured.encoding or defaults.encoding,
                 quirks=configured.quirks if configured.quirks != NO_QUIRKS else defaults.quirks,
                 price=configured.price if configured.price != UNKNOWN_PRICE else defaults.price,
+                cache=configured.cache
+                or defaults.cache
+                or find_cache_rule(
+                    self._providers[configured.provider].protocol, upstream_model, is_openai=configured.is_openai
+                ),
             )
         for fallback in route.fallbacks:
             yield from self._list_deployments(fallback)

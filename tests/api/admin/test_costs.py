@@ -84,7 +84,7 @@ async def test_costs_are_listed_by_key_tenant_and_model() -> None:
         by_key = await gateway.costs(operator)
         common = {"tenant": "shop", "model": None, "unpriced_calls": 0, "cached_tokens": 0}
         sums = {"requests": 3, "prompt_tokens": 30, "completion_tokens": 6, "cost_usd": pytest.approx(0.09)}
-        assert by_key[0] == {**common, "key_id": site_id, "key_name": "site", **sums}
+        assert by_key[0] == {**common, "key_id": site_id, "key_name": "site", "tenant_name": None, **sums}
         assert (by_key[1]["key_id"], by_key[1]["key_name"], by_key[1]["requests"]) == (shop_id, "shop", 1)
         (by_tenant,) = await gateway.costs(operator, by="tenant")
         assert (by_tenant["tenant"], by_tenant["key_id"], by_tenant["requests"]) == ("shop", None, 4)

@@ -26,7 +26,9 @@ ROW = {
         "error",
         "stream",
         "tenant",
+        "tenant_name",
         "key_id",
+        "key_name",
         "conversation_id",
         "item_id",
         "context_status",
@@ -452,7 +454,7 @@ async def test_only_calls_of_models_are_listed() -> None:
 
 
 async def test_as_many_requests_are_kept_as_the_setting_says() -> None:
-    async with watched(telemetry={"recent_requests": 2}) as w:
+    async with watched(telemetry={"recent_requests": 2}, retention={"request_hours": 0}) as w:
         for text in ("one", "two", "three"):
             await w.post([user(text)])
         await w.rows(2)

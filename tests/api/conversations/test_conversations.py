@@ -65,9 +65,41 @@ async def test_the_list_is_told_apart_by_metadata_and_time() -> None:
             assert ids(await told(w, "GET", f"/conversations?{between}")) == [blue, red]
 
 
+@pytest.mark.parametrize("query", ["metadata=5", "order=asc&order=desc"])
+@pytest.mark.parametrize("path", ["/conversations", "/chat/completions"])
+async def test_a_filter_that_is_not_understood_is_refused(path: str, query: str) -> None:
+    async with world(ScriptedUpstream()) as w:
+        answer = await ask(w, "GET", f"{path}?{query}")
+        assert answer.status_code == 400, answer.text
+        assert query.partition("=")[0] in answer.json()["error"]["message"]
+
+
+async def test_the_list_is_ordered_by_activity_and_filtered_by_length() -> None:
+    async with world(ScriptedUpstream()) as w:
+        made = [await begun(w) for _ in range(3)]
+        for text in ("one", "two"):
+            await w.say([user(text)], headers={"x-conversation-id": made[0]})
+        assert ids(await told(w, "GET", "/conversations")) == made[::-1]
+        assert ids(await told(w, "GET", "/conversations?sort=updated_at")) == [made[0], *made[:0:-1]]
+        page = await told(w, "GET", f"/conversations?sort=updated_at&limit=1&after={made[0]}")
+        assert (ids(page), page["has_more"]) == ([made[2]], True)
+        assert ids(await told(w, "GET", "/conversations?min_messages=4")) == [made[0]]
+        assert ids(await told(w, "GET", "/conversations?model=none")) == []
+
+
 @pytest.mark.parametrize(
     "query",
-    ["limit=0", "limit=101", "limit=x", "order=up", "created_after=-1", "created_after=1e99", "updated_before=x"],
+    [
+        "sort=id",
+        "min_messages=0",
+        "limit=0",
+        "limit=101",
+        "limit=x",
+        "order=up",
+        "created_after=-1",
+        "created_after=1e99",
+        "updated_before=x",
+    ],
 )
 async def test_a_list_that_cannot_be_made_is_refused(query: str) -> None:
     async with world(ScriptedUpstream()) as w:

@@ -106,6 +106,7 @@ async def test_a_key_is_its_tenant_and_never_travels_on() -> None:
             default_policy="fade",
             allowed_models=("m*",),
             api_key_id=key.id,
+            api_key_name=key.name,
         )
         assert caller.authorization is None
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.observability.log import configure_logging
+from tests.api.edge.test_api_keys import locked
 from tests.api.edge.test_disconnect import BEGUN, leave_after
 from tests.api.edge.test_request_traces import TRACEPARENT, TRACES, Trace, trace
 from tests.live import DROP, Reply, ScriptedUpstream, completion
@@ -65,7 +66,26 @@ async def test_a_request_is_told_of_in_one_line(stream: io.StringIO) -> None:
         "context_status": "full",
         "prompt_tokens": answer.json()["context"]["prompt_tokens"],
         "saved_tokens": 0,
+        "tenant": w.conversations()[0].tenant,
+        "provider": "upstream",
+        "cached": 0,
     }
+
+
+async def test_the_line_names_the_key_and_has_the_cost(stream: io.StringIO) -> None:
+    price = {"models": {"m": {"provider": "upstream", "price": {"input": 1000.0, "output": 1000.0}}}}
+    async with locked(**price) as gateway:
+        secret, _ = await gateway.key(name="Night jobs", tenant="shop")
+        body = {"model": "m", "messages": [user("Hi")]}
+        answer = await gateway.ask("POST", "/chat/completions", secret, json=body)
+        await gateway.ask("GET", f"/conversations/{answer.json()['conversation_id']}", secret)
+        await gateway.ask("GET", "/conversations", "ck_wrong")
+    asked, read, refused = lines(stream)
+    assert (asked["key"], asked["tenant"], asked["cached"]) == ("Night jobs", "shop", 0)
+    assert asked["cost"] == answer.json()["context"]["cost"]["usd"] > 0
+    assert (read["key"], read["tenant"], "cost" in read) == ("Night jobs", "shop", False)
+    assert (refused["status"], "key" in refused, "tenant" in refused) == (401, False, False)
+    assert not any(secret[:12] in json.dumps(line) for line in (asked, read))
 
 
 async def test_a_compaction_is_told_of_with_what_it_took_and_saved(stream: io.StringIO) -> None:
@@ -101,6 +121,16 @@ async def test_probes_are_told_of_only_when_they_fail(stream: io.StringIO) -> No
         for path in ("healthz", "readyz", "metrics"):
             assert (await w.client.get(f"{w.base_url.removesuffix('v1')}{path}")).status_code == 200
     assert lines(stream) == []
+
+
+async def test_files_of_the_console_are_told_of_only_when_they_are_missing(stream: io.StringIO) -> None:
+    async with world(ScriptedUpstream()) as w:
+        for path, status in (("console/", 200), ("console/js/main.js", 200), ("console/js/none.js", 404)):
+            assert (await w.client.get(f"{w.base_url.removesuffix('v1')}{path}")).status_code == status
+    assert [(line["route"], line["status"]) for line in lines(stream)] == [
+        ("/console/{path:path}", 200),
+        ("/console/{path:path}", 404),
+    ]
 
 
 async def test_the_log_can_be_switched_off(stream: io.StringIO) -> None:

@@ -59,6 +59,9 @@ async def test_a_response_has_one_line_in_the_request_log(stream: io.StringIO) -
         "context_status": "full",
         "prompt_tokens": body["context"]["prompt_tokens"],
         "saved_tokens": 0,
+        "tenant": "anonymous",
+        "provider": "upstream",
+        "cached": 0,
     }
     assert (streamed["route"], streamed["stream"], streamed["context_status"]) == (ROUTE, True, "full")
     assert (refused["route"], refused["status"], refused["error"]) == (ROUTE, 400, "previous_response_not_found")

@@ -28,6 +28,7 @@ INSTRUMENTS: Final = {
     "user_text": "what the user said long ago, and nobody else's words as the user's",
     "late_use": "values that agents need late (needs recordings)",
     "economy": "tokens, cache hits, summary calls and stalls over 300 turns, for several kinds of talk",
+    "bill": "what a provider bills, by the rule of its prompt cache, with marks and without",
     "cost": "tokens of the demo beside sending everything",
     "stall": "time to the first byte of turns that compact",
     "planning": "CPU time of a plan",

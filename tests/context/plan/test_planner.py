@@ -66,6 +66,31 @@ def test_a_small_window_does_not_trigger_below_the_token_floor() -> None:
     assert decide(outline_of_tokens(4_100), window=5_000).needs_tail
 
 
+def test_a_threshold_in_tokens_makes_the_plans_of_the_window_that_has_it() -> None:
+    small = World(window=8_192)
+    large = World(window=128_000, policy=ContextPolicy(threshold_tokens=5_734), summarizer_share=0.6 * 8_192 / 128_000)
+    for turn in range(60):
+        for world in (small, large):
+            world.say(*turns(1, 300), user(words(20, f"n{turn}")))
+            world.compact(world.plan())
+            world.remember(world.plan())
+        assert [(one.from_seq, one.to_seq, one.folds) for one in large.stored] == [
+            (one.from_seq, one.to_seq, one.folds) for one in small.stored
+        ]
+        assert large.plan().prompt_tokens <= 5_734
+    assert len(large.stored) > 4
+
+
+def test_a_threshold_in_tokens_leaves_what_is_new_whole_and_smaller_windows_alone() -> None:
+    policy = ContextPolicy(threshold_tokens=5_734)
+    world = World(window=128_000, policy=policy, bodies=[*turns(3), user(words(90_000))])
+    assert world.plan().fits
+    assert not world.plan().edits
+    assert compute_budget(policy, window=4_096) == compute_budget(ContextPolicy(), window=4_096)
+    assert compute_budget(policy, window=128_000).compaction_threshold == 5_734
+    assert compute_budget(ContextPolicy(threshold_tokens=100), window=128_000).compaction_threshold == 4_096
+
+
 def test_the_number_of_turns_never_triggers() -> None:
     world = World(window=128_000, bodies=[user("Hi"), assistant("Hi")] * 2_000)
     assert world.plan().to_summarize == ()

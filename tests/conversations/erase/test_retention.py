@@ -13,9 +13,11 @@ from app.conversation.conversation_types import Conversation
 from app.conversations.erase.retention_sweeper import BATCH_SIZE, SWEEP_LEASE, RetentionSweeper, SweepResult
 from app.errors import ConversationBusy, StoreUnavailable
 from app.store.contract.conversations import ConversationQuery
+from app.store.contract.requests import RequestQuery
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import encrypt_store
 from app.store.leases import LeaseKeeper
+from tests.store.contract.requests.test_requests import request
 from tests.store.example_logs import (
     Clock,
     begin,
@@ -52,6 +54,7 @@ async def no_sleep(seconds: float) -> None:
 def retention_of(store: Any, clock: Clock, days: int | None = 30, **parts: Any) -> RetentionSweeper:
     leases = LeaseKeeper(store, holder="sweeper")
     values = {"sleep": no_sleep, "random": lambda: 0.5, "sweep_seconds": 3600.0, "context_hours": 24, **parts}
+    values = {"requests": store, "request_hours": 168, **values}
     return RetentionSweeper(store=store, keys=store, leases=leases, days=days, clock=clock, **values)
 
 
@@ -68,6 +71,15 @@ async def key_for(store: MemoryStore, clock: Clock, tenant: str, days: int | Non
 
 async def talk(store: MemoryStore, tenant: str = "") -> Conversation:
     return (await begin(store, tenant or fresh_tenant(), TALK))[0]
+
+
+async def test_requests_are_erased_after_their_hours(store: MemoryStore, clock: Clock) -> None:
+    now = clock.now.timestamp()
+    await store.add_requests([request("shop", n, started_at=now - n * 3600) for n in (1, 3)])
+    await retention_of(store, clock, days=None, request_hours=2).sweep()
+    assert [one.started_at for one in await store.list_requests(RequestQuery(limit=9))] == [now - 3600]
+    await retention_of(store, clock, days=None, request_hours=0).sweep()
+    assert await store.list_requests(RequestQuery(limit=9)) == []
 
 
 async def test_conversations_that_rest_for_longer_are_erased(store: MemoryStore, clock: Clock) -> None:

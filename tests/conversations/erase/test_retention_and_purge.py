@@ -15,8 +15,10 @@ import pytest
 from app.__main__ import main
 from app.conversation.api_keys import SCOPES, ApiKey, derive_context_tenant
 from app.store.contract.conversations import ConversationQuery
+from app.store.contract.requests import RequestQuery
 from app.store.store_factory import create_store
 from tests.live import TEST_DEPENDENCIES, ScriptedUpstream
+from tests.store.contract.requests.test_requests import request
 from tests.store.example_logs import begin, fresh_tenant
 from tests.support.gateway import answered, answering, until, user, world
 from tests.support.memory_store import MemoryStore
@@ -135,6 +137,23 @@ async def test_purging_erases_one_end_user_or_all_of_an_application(old: Path) -
     assert words_in(old, [*words, *WORDS]) == [words[0], words[2], *WORDS]
     assert await purge(old, "--tenant", tenant, days=30) == 0
     assert words_in(old, [*words, *WORDS]) == WORDS
+
+
+async def test_purging_a_tenant_erases_its_requests(old: Path) -> None:
+    tenant, other, store = fresh_tenant(), fresh_tenant(), create_store(url_in(old))
+    await store.open()
+    now = datetime.now(UTC).timestamp()
+    names = (tenant, f"{tenant}/anna", other)
+    await store.add_requests([request(name, n, started_at=now - n * 3600) for name in names for n in (1, 5)])
+
+    async def left() -> list[int]:
+        return [len(await store.list_requests(RequestQuery(limit=9, tenant=name))) for name in names]
+
+    assert await purge(old, "--older-than", "3h", "--tenant", tenant) == 0
+    assert await left() == [1, 1, 2]
+    assert await purge(old, "--older-than", "0m", "--tenant", tenant) == 0
+    assert await left() == [0, 0, 2]
+    await store.close()
 
 
 async def test_purging_of_a_tenant_that_nobody_has_is_an_error(old: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from app.store.contract.conversations import ConversationStore
 from app.store.contract.keys import KeyStore
 from app.store.contract.leases import LeaseStore
 from app.store.contract.limits import LimitStore
+from app.store.contract.requests import RequestStore
 from app.store.contract.store import Store
 from app.store.contract.summaries import SummaryStore
 from app.store.contract.usage import UsageStore
@@ -24,9 +25,10 @@ SUITES: dict[str, type] = {
     "keys": KeyStore,
     "usage": UsageStore,
     "limits": LimitStore,
+    "requests": RequestStore,
     "test_whole_store.py": Store,
 }
-"""Folder or file of a suite, and its contract. The last has only what `Store` adds to the other six."""
+"""Folder or file of a suite, and its contract. The last has only what `Store` adds to the other seven."""
 
 
 def used_names(file: Path) -> Iterator[str]:

@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from app.dialects.usage import TokenUsage
-from app.upstream.provider_contract import ModelDeployment, TokenPrice
+from app.upstream.provider_contract import ModelDeployment, ProviderProtocol, TokenPrice
 from app.upstream.routing.prices import (
     compute_call_cost_usd,
     compute_prompt_cost_usd,
+    find_cache_rule,
     find_list_price,
     find_price,
 )
@@ -75,6 +76,26 @@ def test_well_known_models_cost_what_their_makers_ask_for_writes_and_long_prompt
     claude = deployment("claude-sonnet-4-5")
     usage = TokenUsage(1_000_000, written_tokens=1_000_000, long_written_tokens=1_000_000)
     assert compute_call_cost_usd(claude, usage) == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "model", "is_openai", "rule"),
+    [
+        ("anthropic", "claude-sonnet-4-5", False, "anthropic"),
+        ("anthropic", "eu.anthropic.claude-sonnet-4-5-20250929-v1:0", False, "anthropic"),
+        ("anthropic", "kimi-k2", False, "none"),
+        ("openai", "gpt-5.6", True, "breakpoints"),
+        ("responses", "gpt-5.6-luna-2026-09-01", True, "breakpoints"),
+        ("openai", "gpt-4o", True, "prefix"),
+        ("responses", "something-new", True, "prefix"),
+        ("openai", "gpt-5.6", False, "none"),
+        ("openai", "claude-sonnet-4-5", False, "none"),
+    ],
+)
+def test_the_rule_of_a_cache_is_known_only_where_it_is_certain(
+    protocol: ProviderProtocol, model: str, is_openai: bool, rule: str
+) -> None:
+    assert find_cache_rule(protocol, model, is_openai=is_openai) == rule
 
 
 def test_what_was_not_sent_would_have_cost() -> None:

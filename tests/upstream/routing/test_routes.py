@@ -20,6 +20,24 @@ def keys(routes: Routes, model: str) -> list[str]:
     return [deployment.key for deployment in routes.resolve(model).deployments]
 
 
+def test_a_models_cache_has_the_configured_rule_else_that_of_its_name_at_openai_itself() -> None:
+    routes = Routes(
+        {
+            "gpt-5.6": route(ConfiguredDeployment("a", is_openai=True), "b"),
+            "fast": route(ConfiguredDeployment("a", "gpt-5.6"), ConfiguredDeployment("b", "gpt-5.6", cache="prefix")),
+            "m": route(ConfiguredDeployment("a", cache="none", is_openai=True)),
+        },
+        PROVIDERS,
+    )
+
+    def rules(model: str) -> list[str]:
+        return [deployment.cache for deployment in routes.resolve(model).deployments]
+
+    assert rules("gpt-5.6") == ["breakpoints", "none"]
+    assert rules("fast") == ["none", "prefix"]
+    assert rules("m") == ["none"]
+
+
 def test_a_name_stands_for_its_places_then_its_fallbacks() -> None:
     routes = Routes(
         {

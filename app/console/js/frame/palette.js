@@ -3,6 +3,7 @@ import { drawnNow, html, useEffect, useId, useMemo, useRef, useState } from "../
 import { get } from "../api.js";
 import { pageCommands } from "../commands.js";
 import { useLoaded, useSettled } from "../load.js";
+import { shortId } from "../format.js";
 import { go } from "../router.js";
 import { credentials, signOut } from "../session.js";
 import { matchText } from "../ui/fuzzy.js";
@@ -16,7 +17,6 @@ const SHOWN = 8;
 const MIN_SEARCH_CHARS = 3;
 const SEARCH_SETTLE_MS = 200;
 const FOUND = 6;
-const SHOWN_ID_CHARS = 14;
 const THEME_NOTES = { system: "as the system says" };
 
 /**
@@ -130,7 +130,7 @@ function pageEntries(session) {
 const conversationEntry = (record) => ({
   key: record.id,
   text: record.title ?? record.external_id ?? "Untitled",
-  note: record.external_id ?? `${record.id.slice(0, SHOWN_ID_CHARS)}…`,
+  note: record.external_id ?? shortId(record.id),
   also: record.id,
   run: () => go(["conversations", record.id]),
 });

@@ -1,15 +1,15 @@
 // What tenants, keys and models cost, and what is left of budgets. Only an operator may see it.
 import { html } from "../lib.js";
 import { get } from "../api.js";
-import { count, dollars, percent, short, shortTenant } from "../format.js";
+import { count, dollars, nameTenant, percent, short } from "../format.js";
 import { useLoaded } from "../load.js";
 import { go, to } from "../router.js";
 import { Badge, Empty, Loading } from "../ui/parts.js";
 import { NotShown, Outdated } from "./operation/access.js";
+import { readAllKeys } from "./operation/keys.js";
 
 const DAY_SECONDS = 86_400;
 const WEEK_DAYS = 7;
-const MOST_KEYS = 100;
 const BY = { key: "Keys", tenant: "Tenants", model: "Models" };
 const RANGES = { today: "Today", week: "7 days", month: "This month" };
 const COLUMNS = [["cost_usd", "Cost"], ["requests", "Requests"], ["prompt_tokens", "Prompt"], ["cached_tokens", "Cached"], ["completion_tokens", "Answers"]];
@@ -46,14 +46,7 @@ function beginOf(range) {
   return range === "week" ? today - (WEEK_DAYS - 1) * DAY_SECONDS : Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), 1) / 1000;
 }
 
-async function readBudgets(signal) {
-  const found = [];
-  for (;;) {
-    const page = await get("v1/admin/keys", { limit: MOST_KEYS, after: found.at(-1)?.id }, { signal });
-    found.push(...page.data);
-    if (!page.has_more) return found.filter((key) => typeof key.budget_usd === "number" && !key.revoked_at);
-  }
-}
+const readBudgets = async (signal) => (await readAllKeys(signal)).filter((key) => typeof key.budget_usd === "number" && !key.revoked_at);
 
 function Choices({ label, of, chosen, onChoose }) {
   return html`<span class="segments" role="group" aria-label=${label}>${Object.entries(of).map(([name, text]) => html`<button type="button" key=${name} class="choice"
@@ -82,9 +75,11 @@ function Table({ rows, by, sort, hasMore, onSort }) {
 
 function nameOf(row, by) {
   if (by === "model") return row.model ?? "–";
-  const tenant = row.tenant ? html`<a class="quiet" href=${to(["requests"], { tenant: row.tenant })} title="Requests of ${row.tenant}">${shortTenant(row.tenant)}</a>` : html`<span class="soft">no tenant</span>`;
+  const tenant = row.tenant ? html`<a class="quiet" href=${to(["requests"], { tenant: row.tenant })} title="Requests of ${row.tenant}">${nameTenant(row)}</a>` : html`<span class="soft">no tenant</span>`;
   if (by === "tenant") return tenant;
-  return html`${row.key_name ?? row.key_id ?? html`<span class="soft">no key</span>`} <span class="soft small">${tenant}</span>`;
+  const key = row.key_id ? html`<a class="quiet" href=${to(["requests"], { key_id: row.key_id })} title="Requests with ${row.key_id}">${row.key_name ?? row.key_id}</a>` : html`<span class="soft">no key</span>`;
+  const isNamedAlike = row.tenant && nameTenant(row) === row.key_name;
+  return html`${key}${!isNamedAlike && html` <span class="soft small">${tenant}</span>`}`;
 }
 
 function Budgets({ keys }) {

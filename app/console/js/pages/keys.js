@@ -1,17 +1,16 @@
 // The gateway's API keys: made, listed, changed, revoked. Only an operator may see them.
 import { html, useId, useState } from "../lib.js";
-import { get, send } from "../api.js";
+import { send } from "../api.js";
 import { useCommands } from "../commands.js";
-import { count, dollars, shortTenant } from "../format.js";
+import { count, dollars, nameTenant } from "../format.js";
 import { useLoaded } from "../load.js";
 import { Confirm, useAction } from "../ui/confirm.js";
 import { Badge, Button, Dialog, Empty, Failure, Field, Loading, When } from "../ui/parts.js";
+import { readAllKeys } from "./operation/keys.js";
 import { MakeKey } from "./keys/make.js";
 
-const MOST = 100;
-
 export function Keys({ session }) {
-  const keys = useLoaded(readAllKeys, []);
+  const keys = useLoaded(readNewestFirst, []);
   const [open, setOpen] = useState(null);
   const close = () => setOpen(null);
   const isRefused = [401, 403].includes(keys.error?.status);
@@ -38,19 +37,14 @@ export function Keys({ session }) {
   `;
 }
 
-async function readAllKeys(signal) {
-  const found = [];
-  for (;;) {
-    const page = await get("v1/admin/keys", { limit: MOST, after: found.at(-1)?.id }, { signal });
-    found.push(...page.data);
-    if (!page.has_more) return found.reverse();
-  }
-}
+const readNewestFirst = async (signal) => (await readAllKeys(signal)).reverse();
 
 const tenantsOf = (keys) => [...new Set((keys ?? []).map((key) => key.tenant))];
 
 function Table({ keys, onBudget, onRevoke }) {
   const hasBudgets = keys.some((key) => key.budget_usd !== undefined);
+  // A tenant that was made for a key has the name of its oldest key.
+  const names = new Map(keys.filter((key) => key.tenant.startsWith("ten_")).map((key) => [key.tenant, key.name]));
   return html`<div class="panel list"><div class="scroll-x" tabindex="0" role="region" aria-label="Keys"><table class="data keys-table">
     <thead><tr><th scope="col">Name</th><th scope="col">Key</th><th scope="col">State</th><th scope="col">Tenant</th><th scope="col">Scopes</th>
       <th scope="col">Models</th>${hasBudgets && html`<th scope="col" class="number">Spent this month</th>`}<th scope="col">Expires</th><th scope="col">Created</th>
@@ -59,7 +53,7 @@ function Table({ keys, onBudget, onRevoke }) {
       <th scope="row" class="break">${key.name}</th>
       <td><code title=${key.id}>${key.hint}</code></td>
       <td><${State} of=${stateOf(key)} /></td>
-      <td><code title=${key.tenant}>${shortTenant(key.tenant)}</code></td>
+      <td><span title=${key.tenant}>${nameTenant({ ...key, tenant_name: names.get(key.tenant) })}</span></td>
       <td>${key.scopes.join(", ")}</td>
       <td class="break">${key.models.length ? key.models.join(", ") : html`<span class="soft">all</span>`}${key.policy && html`<div class="soft">policy ${key.policy}</div>`}
         ${key.retention_days && html`<div class="soft">kept ${count(key.retention_days)} days</div>`}</td>

@@ -19,6 +19,7 @@ from app.store.contract.conversations import CompletionQuery, ConversationQuery
 from app.store.contract.store import Store
 from app.store.sql import page_queries
 from app.store.sql.dialects import SQLITE
+from tests.store.contract.requests.test_requests import request
 from tests.store.example_logs import NOON, Clock, begin, branch_off, fresh_tenant, go_on
 from tests.support.memory_store import MemoryStore
 
@@ -60,6 +61,46 @@ async def test_pages_have_no_gaps_and_no_repeats_at_equal_times(store: Store, cl
         for descending in (True, False):
             expected = in_order(made, descending=descending)
             assert await pages(store, tenant, limit, descending=descending) == expected
+
+
+async def test_conversations_are_ordered_by_their_last_activity(store: Store, clock: Clock) -> None:
+    tenant = fresh_tenant()
+    made = []
+    for _ in range(3):
+        clock.forward(1)
+        made.append(await begin(store, tenant, CHAT))
+    clock.forward(1)
+    await go_on(store, *made[0], ["user again"])
+    ids = [made[at][0].id for at in (0, 2, 1)]
+    assert await listed(store, tenant, order_by="updated_at") == ids
+    assert await listed(store, tenant, order_by="updated_at", descending=False) == ids[::-1]
+    (first,) = await store.list_conversations(tenant=tenant, query=ConversationQuery(limit=1, order_by="updated_at"))
+    assert first.updated_at is not None
+    assert await listed(store, tenant, order_by="updated_at", after=(first.updated_at, first.id)) == ids[1:]
+
+
+async def test_conversations_are_selected_by_length_and_by_their_requests(store: Store) -> None:
+    tenant = fresh_tenant()
+    short, long, other = [
+        (await begin(store, tenant, lines))[0].id for lines in (CHAT, [*CHAT, *CHAT], ["user hi", *CHAT, *CHAT])
+    ]
+    await store.add_requests(
+        [
+            request(tenant, 0, conversation_id=short, model="a", context_status="trimmed"),
+            request(tenant, 1, conversation_id=long, model="a", answered_by="b"),
+            request(tenant, 2, conversation_id=long, model="c", context_status="trimmed", key_id="key_2"),
+            request(tenant, 3, model="a"),
+        ]
+    )
+    assert set(await listed(store, tenant, min_messages=4)) == {long, other}
+    assert set(await listed(store, tenant, min_messages=5)) == {other}
+    assert set(await listed(store, tenant, model="a")) == {short, long}
+    assert await listed(store, tenant, model="b") == [long]
+    assert set(await listed(store, tenant, context_status="trimmed")) == {short, long}
+    assert await listed(store, tenant, key_id="key_2") == [long]
+    # One and the same request must be like that.
+    assert await listed(store, tenant, model="a", context_status="trimmed") == [short]
+    assert await listed(store, tenant, model="a", context_status="trimmed", min_messages=4) == []
 
 
 @given(moments=st.lists(st.integers(0, 3), max_size=12), limit=st.integers(1, 5), descending=st.booleans())

@@ -89,7 +89,7 @@ export function useTalk(asked, options) {
       stream_options: { include_usage: true },
       ...fields,
     };
-    const headers = { "X-Context-Mode": isHistory ? "resend" : "append", "X-Context-Events": "chunk" };
+    const headers = { "X-Context-Mode": isHistory ? "resend" : "append", "X-Context-Events": "chunk", "X-Context-Detail": "full" };
     if (current.current && !isHistory) headers["X-Conversation-Id"] = current.current;
     if (policy) headers["X-Context-Policy"] = policy;
     let end;

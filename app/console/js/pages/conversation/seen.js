@@ -88,7 +88,7 @@ function Budget({ id, view, turn }) {
     <div class="row small">
       <${Status} of=${view.status} />
       <span>limit ${count(view.limit)}</span>
-      ${threshold && html`<span>· compacts above ${count(threshold)}</span>`}
+      ${threshold && html`<span>· compaction threshold ${count(threshold)}</span>`}
       <span>· policy ${view.policy} · ${view.model}</span>
       ${view.user_text?.messages > 0 && html`<span>· user text ${count(view.user_text.tokens)}: ${count(view.user_text.verbatim)} whole, ${count(view.user_text.shortened)} shortened, ${count(view.user_text.left_out)} left out</span>`}
       ${view.dropped_messages > 0 && html`<${Badge} kind="warn">${count(view.dropped_messages)} dropped<//>`}

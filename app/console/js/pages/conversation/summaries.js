@@ -61,7 +61,7 @@ function Summary({ id, summary, manages, isChosen, onAsk }) {
     <header>
       <h3><a href=${to(["conversations", id, "log"], { seq: summary.from_seq })}>Messages ${summary.from_seq}–${last}</a></h3>
       ${!summary.active && html`<${Badge} title="No view is made of it">not used<//>`}
-      ${summary.active && !summary.shown && html`<${Badge} title="It was made ahead: it stands in once the prompt passes the threshold">ready, not shown yet<//>`}
+      ${summary.active && !summary.shown && html`<${Badge} title="It was made ahead: it stands in once the prompt passes the compaction threshold">ready, not shown yet<//>`}
       ${summary.folds.length > 0 && html`<${Badge} title="It stands for other summaries">fold of ${summary.folds.length}<//>`}
       <${SummaryFacts} summary=${summary} />
       <span class="small soft"><${When} at=${summary.created_at} /></span>

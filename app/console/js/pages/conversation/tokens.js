@@ -114,7 +114,7 @@ function linesOf(turns, { withLog, withReported }) {
     ...(withLog ? [line("Whole log", "log_tokens", "--chart-3", { dashed: true })] : []),
     ...(withReported ? [line("Reported", "reported_tokens", "--chart-4"), line("Cached", "cached_tokens", "--chart-2")] : []),
     line("Sent", "prompt_tokens", "--chart-1", { area: true }),
-    line("Compacts above", "threshold_tokens", "--chart-2", { dashed: true, stepped: true }),
+    line("Compaction threshold", "threshold_tokens", "--chart-2", { dashed: true, stepped: true }),
     ...(isOneWindow ? [] : [line("Limit", "limit", "--gone", { dashed: true, stepped: true })]),
     line("Window", "window", "--chart-5", { dashed: true, stepped: true }),
   ].filter((one) => one.values.some((value) => value !== null && value !== undefined));

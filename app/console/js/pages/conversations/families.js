@@ -1,4 +1,8 @@
-// Branches below the conversations that they left.
+// Branches below the conversations that they left, and many short conversations as one row.
+
+/** As many conversations of one exchange, one after the other, are shown as one row where there are longer ones. */
+const FOLDED_RUN = 5;
+const MESSAGES_OF_ONE_EXCHANGE = 3;
 
 /** More branches than this are shown once they are asked for. */
 const SHOWN_BRANCHES = 3;
@@ -35,3 +39,27 @@ export function arrangeFamilies(records, toggled) {
 }
 
 const parentOf = (record, byId) => (record.parent ? byId.get(record.parent.conversation_id) : undefined);
+
+/**
+ * The same rows, with each long run of conversations of one exchange as one row before them, and its rows only if it is open.
+ * @param {object[]} rows  of `arrangeFamilies`
+ * @param {Set<string>} opened  the ids of conversations with which open runs begin
+ */
+export function foldShortRuns(rows, opened) {
+  if (rows.every(isShort)) return rows;
+  const shown = [];
+  for (let at = 0; at < rows.length; ) {
+    let end = at;
+    while (end < rows.length && isShort(rows[end])) end += 1;
+    const run = rows.slice(at, Math.max(end, at + 1));
+    const first = run[0].record.id;
+    if (run.length >= FOLDED_RUN) shown.push({ run, id: first, isOpen: opened.has(first) });
+    if (run.length < FOLDED_RUN || opened.has(first)) shown.push(...run);
+    at += run.length;
+  }
+  return shown;
+}
+
+/** One question and its answer, at most with an instruction, which nobody gave a title. */
+const isShort = ({ record, depth, branches }) =>
+  depth + branches === 0 && record.messages > 0 && record.messages <= MESSAGES_OF_ONE_EXCHANGE && !record.parent && !record.metadata.title;

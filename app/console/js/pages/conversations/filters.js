@@ -2,6 +2,7 @@
 import { html, useEffect, useState } from "../../lib.js";
 import { useSettled } from "../../load.js";
 import { Button, Field } from "../../ui/parts.js";
+import { CONTEXT_CHOICES, Choice, KeyChoice } from "../operation/keys.js";
 
 const DAY_SECONDS = 86_400;
 const SETTLE_MS = 400;
@@ -11,7 +12,17 @@ const DATES = [
   ["updated_after", "Updated from"],
   ["updated_before", "Updated until"],
 ];
-const NOTHING = { q: "", order: "", name: "", value: "", tenant: "", ...Object.fromEntries(DATES.map(([name]) => [name, ""])) };
+/** By what a request of the conversation was like: name in the address and in the API. */
+const REQUESTED = ["context_status", "model", "key_id"];
+/** Two exchanges are four messages, or more. */
+const MESSAGES = [["", "any number"], ["4", "more than one exchange"], ["10", "10 and more"], ["50", "50 and more"], ["200", "200 and more"]];
+/** In the address: what it says, and how the API takes it. */
+const ORDERS = {
+  "": ["last active first", { sort: "updated_at", order: "desc" }],
+  desc: ["newest first", { order: "desc" }],
+  asc: ["oldest first", { order: "asc" }],
+};
+const NOTHING = { q: "", order: "", name: "", value: "", tenant: "", min_messages: "", context_status: "", model: "", key_id: "", ...Object.fromEntries(DATES.map(([name]) => [name, ""])) };
 
 /** @param {URLSearchParams} query  @returns {Record<string, string>} */
 export function asked(query) {
@@ -24,7 +35,8 @@ export function isFiltered(wish) {
 
 /** What `GET /v1/conversations` is asked with. Days are the reader's own, and both ends belong to a range. */
 export function listQuery(wish) {
-  const query = { order: wish.order || "desc" };
+  const query = { ...(ORDERS[wish.order] ?? ORDERS[""])[1], min_messages: wish.min_messages };
+  for (const name of REQUESTED) query[name] = wish[name];
   for (const [name] of DATES) {
     const midnight = Date.parse(`${wish[name]}T00:00`) / 1000;
     if (Number.isNaN(midnight)) continue;
@@ -36,20 +48,25 @@ export function listQuery(wish) {
 
 /** One line: how many filters there are, and the order. */
 export function FilterBar({ wish, isOpen, onOpen, onAsk }) {
-  const number = DATES.filter(([name]) => wish[name]).length + (wish.name ? 1 : 0) + (wish.tenant ? 1 : 0);
+  const number = [...DATES.map(([name]) => name), ...REQUESTED, "min_messages", "name", "tenant"].filter((name) => wish[name]).length;
   return html`
     <${Button} aria-expanded=${isOpen} onClick=${onOpen}>${number ? `Filters (${number})` : "Filters"}<//>
     ${number > 0 && html`<${Button} kind="plain" onClick=${() => onAsk({ ...NOTHING, order: wish.order })}>Clear<//>`}
     <label><span class="visually-hidden">Order</span>
-      <select class="input" value=${wish.order || "desc"} onChange=${(event) => onAsk({ order: event.target.value === "desc" ? "" : "asc" })}>
-        <option value="desc">newest first</option>
-        <option value="asc">oldest first</option>
+      <select class="input" value=${wish.order} onChange=${(event) => onAsk({ order: event.target.value })}>
+        ${Object.entries(ORDERS).map(([order, [text]]) => html`<option key=${order} value=${order}>${text}</option>`)}
       </select>
     </label>`;
 }
 
 export function Filters({ wish, onAsk, hasTenants }) {
+  const choose = (name) => (value) => onAsk({ [name]: value });
   return html`<div class="filter-grid">
+    <${Field} label="Messages">${(id) => html`<${Choice} id=${id} value=${wish.min_messages} choices=${MESSAGES} onChoose=${choose("min_messages")} />`}<//>
+    <${Field} label="Context">${(id) => html`<${Choice} id=${id} value=${wish.context_status} choices=${CONTEXT_CHOICES} onChoose=${choose("context_status")} />`}<//>
+    <${Field} label="Model">${(id) => html`<input id=${id} class="input" spellcheck="false" placeholder="any model" value=${wish.model}
+      onChange=${(event) => onAsk({ model: event.target.value.trim() })} />`}<//>
+    ${hasTenants && html`<${Field} label="Key">${(id) => html`<${KeyChoice} id=${id} value=${wish.key_id} onChoose=${choose("key_id")} />`}<//>`}
     ${DATES.map(([name, label]) => html`<${Field} label=${label}>${(id) => html`<input id=${id} class="input" type="date" value=${wish[name]}
       onChange=${(event) => onAsk({ [name]: event.target.value })} />`}<//>`)}
     <${Pair} wish=${wish} onAsk=${onAsk} />

@@ -2,28 +2,32 @@
 import { html, useCallback, useEffect, useRef, useState } from "../../lib.js";
 import { get } from "../../api.js";
 import { to } from "../../router.js";
-import { count, shortTenant } from "../../format.js";
+import { count, nameTenant, shortId } from "../../format.js";
 import { Badge, Button, Empty, Failure, Loading, Status, When } from "../../ui/parts.js";
 import { DeleteConversation } from "../conversation/head.js";
 import { mayManage } from "../conversation/place.js";
-import { arrangeFamilies } from "./families.js";
+import { arrangeFamilies, foldShortRuns } from "./families.js";
 import { listQuery } from "./filters.js";
 import { FirstSteps } from "./first_steps.js";
 
 const PAGE = 50;
 const CLAMPED_CHARS = 40;
 const SHOWN_PAIRS = 2;
+const SHOWN_TITLES = 6;
+/** Of the table, without those that not everybody sees. */
+const COLUMNS = 8;
 const SHOWN_FIELDS = ["title", "last_answer"];
 
 export function List({ wish, session, isFiltered, onClear, onAsk }) {
   const list = usePages(listQuery(wish), wish.tenant);
   const [deleting, setDeleting] = useState(null);
   const [toggled, setToggled] = useState(new Map());
+  const [opened, setOpened] = useState(new Set());
   const table = useRef(null);
   const more = async () => {
     const before = new Set(list.rows.map((one) => one.id));
     await list.more();
-    requestAnimationFrame(() => [...(table.current?.querySelectorAll("tbody tr") ?? [])].find((row) => !before.has(row.dataset.id))?.querySelector("a.title").focus());
+    requestAnimationFrame(() => [...(table.current?.querySelectorAll("tbody tr[data-id]") ?? [])].find((row) => !before.has(row.dataset.id))?.querySelector("a.title").focus());
   };
   if (list.rows === null) return list.error ? html`<${Failure} error=${list.error} retry=${list.reload} />` : html`<${Loading} />`;
   if (list.rows.length === 0 && list.error === null) {
@@ -40,7 +44,8 @@ export function List({ wish, session, isFiltered, onClear, onAsk }) {
         <th scope="col" class="number wide">Messages</th><th scope="col" class="number wide">Tokens</th>
         <th scope="col" class="number wide">Summaries</th><th scope="col" class="number wide">Created</th><th scope="col" class="number wide">Updated</th>
         ${manages && html`<th scope="col" class="wide"><span class="visually-hidden">Actions</span></th>`}</tr></thead>
-      <tbody>${arrangeFamilies(list.rows, toggled).map((row) => html`<${Row} key=${row.record.id} ...${row} manages=${manages} hasTenants=${hasTenants}
+      <tbody>${foldShortRuns(arrangeFamilies(list.rows, toggled), opened).map((row) => row.run ? html`<${ShortRun} key=${`run ${row.id}`} ...${row} columns=${COLUMNS + manages + hasTenants}
+        onToggle=${() => setOpened(new Set(row.isOpen ? [...opened].filter((id) => id !== row.id) : [...opened, row.id]))} />` : html`<${Row} key=${row.record.id} ...${row} manages=${manages} hasTenants=${hasTenants}
         onDelete=${setDeleting} onTenant=${(tenant) => onAsk({ tenant })} onToggle=${() => setToggled(new Map(toggled).set(row.record.id, !row.isOpen))} />`)}</tbody>
     </table>
     <${Failure} error=${list.error} retry=${list.more} />
@@ -51,6 +56,14 @@ export function List({ wish, session, isFiltered, onClear, onAsk }) {
     ${deleting && html`<${DeleteConversation} record=${deleting} title=${deleting.title} onClose=${() => setDeleting(null)}
       onDeleted=${() => { list.remove(deleting.id); setDeleting(null); }} />`}
   </div>`;
+}
+
+/** A row that stands for many conversations of one exchange. */
+function ShortRun({ run, isOpen, columns, onToggle }) {
+  const titles = run.map(({ record }) => record.title ?? record.external_id ?? "Untitled");
+  return html`<tr class="short-run"><td class="name"><div class="name-line"><button type="button" class="twig" aria-expanded=${isOpen} onClick=${onToggle}>
+    <span aria-hidden="true">${isOpen ? "▾" : "▸"}</span> ${count(run.length)} conversations of one exchange</button>
+    ${!isOpen && html`<span class="small soft run-titles">${[...new Set(titles)].slice(0, SHOWN_TITLES).join(" · ")}</span>`}</div></td><td class="wide" colspan=${columns - 1}></td></tr>`;
 }
 
 function told({ rows, hasMore }) {
@@ -67,14 +80,14 @@ function Row({ record, depth, branches, isOpen, manages, hasTenants, onDelete, o
       ${branches > 0 && html`<button type="button" class="twig" aria-expanded=${isOpen} aria-label=${`${branches} ${branches === 1 ? "branch" : "branches"} of ${name}`}
         onClick=${onToggle}><span aria-hidden="true">${isOpen ? "▾" : "▸"}</span> ${count(branches)} ${branches === 1 ? "branch" : "branches"}</button>`}
       ${record.parent && (depth > 0 ? html`<span class="visually-hidden">branch</span>`
-        : html`<a class="small" href=${to(["conversations", record.parent.conversation_id])}>branch of <code>${record.parent.conversation_id.slice(0, 10)}…</code></a>`)}
-      <code class="wide small soft">${record.external_id ?? `${record.id.slice(0, 10)}…`}</code>
+        : html`<a class="small" href=${to(["conversations", record.parent.conversation_id])}>branch of <code>${shortId(record.parent.conversation_id)}</code></a>`)}
+      <code class="wide small soft" title=${record.id}>${record.external_id ?? shortId(record.id)}</code>
       ${Object.entries(record.metadata).filter(([key]) => key !== "title").slice(0, SHOWN_PAIRS).map(
         ([key, value]) => html`<span class="wide pair small soft">${key}: ${value}</span>`)}
       <span class="narrow facts small soft number"><${LastStatus} of=${record} /><span class="model">${model}</span>
         <span>${count(record.messages)} messages</span><${When} at=${record.updated_at} isShort /></span>
     </div></td>
-    ${hasTenants && html`<td class="wide"><button type="button" class="tenant" title=${`Only tenant ${record.tenant}`} onClick=${() => onTenant(record.tenant)}><code>${shortTenant(record.tenant)}</code></button></td>`}
+    ${hasTenants && html`<td class="wide"><button type="button" class="tenant" title=${`Only tenant ${record.tenant}`} onClick=${() => onTenant(record.tenant)}><span>${nameTenant(record)}</span></button></td>`}
     <td class="wide model" title=${model}>${model ?? html`<span class="soft">–</span>`}</td>
     <td class="wide"><${LastStatus} of=${record} /></td>
     <td class="number wide">${count(record.messages)}</td>
@@ -95,6 +108,12 @@ function LastStatus({ of: { last_answer: answer, unanswered } }) {
   return html`<span class="soft">–</span>`;
 }
 
+/** A conversation that became active meanwhile is on two pages. */
+function joined(before, rows) {
+  const known = new Set(before.map((one) => one.id));
+  return [...before, ...rows.filter((one) => !known.has(one.id))];
+}
+
 /** Pages one after the other; another question begins anew, and what was there stays until its answer comes. */
 function usePages(query, tenant) {
   const [state, setState] = useState({ rows: null, hasMore: false, loading: true, error: null });
@@ -108,7 +127,7 @@ function usePages(query, tenant) {
     setState((was) => ({ ...was, loading: true }));
     try {
       const told = await get("v1/conversations", { ...query, limit: PAGE, after, "include[]": SHOWN_FIELDS }, { signal: leaving.signal, tenant });
-      if (newest.current === leaving) setState({ rows: [...before, ...told.data], hasMore: told.has_more, loading: false, error: null });
+      if (newest.current === leaving) setState({ rows: joined(before, told.data), hasMore: told.has_more, loading: false, error: null });
     } catch (error) {
       if (newest.current === leaving) setState((was) => ({ ...was, loading: false, error }));
     }

@@ -1,19 +1,18 @@
 // The list of requests: newest first, live, and still while somebody reads it.
 import { html, memo, useCallback, useMemo, useRef, useState } from "../../lib.js";
 import { useCommands } from "../../commands.js";
-import { count, dollars, milliseconds, percent, shortTenant } from "../../format.js";
+import { count, dollars, milliseconds, nameTenant, percent, shortId } from "../../format.js";
 import { go, to } from "../../router.js";
 import { Button, Empty, Failure, Loading, Status } from "../../ui/parts.js";
 import { NotShown, Outdated } from "../operation/access.js";
 import { Filters, NO_FILTERS, isFiltered, readFilters } from "./filters.js";
 import { useLiveRequests } from "./live.js";
-import { Outcome, clockTime } from "./parts.js";
+import { Outcome, clockTime, seenAt } from "./parts.js";
 import { KINDS, SpentBar, roughlySpent } from "./time_spent.js";
 
 const SETTING = html`<code>telemetry.recent_requests</code> above 0`;
 /** Longer requests fill the bar: one that takes minutes would press all others flat. */
 const BAR_QUANTILE = 0.95;
-const CONVERSATION_CHARS = 6;
 
 export function RequestList({ route }) {
   const wish = readFilters(route.query);
@@ -58,7 +57,7 @@ function Rows({ live, wish, table, isPaused, onClear }) {
   const most = useMemo(() => quantile(live.rows.map((row) => row.duration_ms), BAR_QUANTILE), [live.rows]);
   const query = JSON.stringify(wish);
   if (live.rows.length === 0) return html`<div class="panel">${isFiltered(wish)
-    ? html`<${Empty}><p>No request of the last minutes is like that.</p><p><${Button} onClick=${onClear}>Clear the filters<//></p><//>`
+    ? html`<${Empty}><p>No request that is kept is like that.</p><p><${Button} onClick=${onClear}>Clear the filters<//></p><//>`
     : html`<${Empty}><p>Nothing was asked yet.</p><p>Each request to a model appears here when it ends.</p><//>`}</div>`;
   return html`<div class="panel list ${live.isStale ? "stale" : ""}" aria-busy=${live.isStale}>
     <table class="data requests" ref=${table} onKeyDown=${moveByArrows}>
@@ -66,7 +65,7 @@ function Rows({ live, wish, table, isPaused, onClear }) {
       <thead><tr><th scope="col">Time</th><th scope="col">Status</th><th scope="col">Model</th><th scope="col" class="wide">Provider</th><th scope="col" class="number wide">Prompt</th>
         <th scope="col" class="number wider">Cached</th><th scope="col" class="number wide">Answer</th><th scope="col" class="wide">Context</th><th scope="col" class="number wide">First byte</th>
         <th scope="col" class="number">Duration</th><th scope="col" class="wide spent"><${BarKey} /></th>
-        <th scope="col" class="number wider">Cost</th><th scope="col" class="wide">Tenant</th><th scope="col" class="wider">Conversation</th></tr></thead>
+        <th scope="col" class="number wider">Cost</th><th scope="col" class="wide">Key</th><th scope="col" class="wider">Conversation</th></tr></thead>
       <tbody>${live.rows.map((row) => html`<${Row} key=${row.id} row=${row} most=${most} query=${query} />`)}</tbody>
     </table>
     <div class="row list-end"><span class="small soft number grow">${endOfList(live)}${isPaused ? " · not refreshed" : ""}</span>
@@ -89,7 +88,7 @@ const Row = memo(({ row, most, query }) => {
     <td><${Outcome} of=${row} /></td>
     <td class="models"><${Models} row=${row} />
       <div class="narrow facts soft number">${row.provider && html`<span>${row.provider}${times(row)}</span>`}<span>${count(row.prompt_tokens)} → ${count(row.completion_tokens)}</span>
-        ${row.context_status && row.context_status !== "full" && html`<${Status} of=${row.context_status} />`}${row.tenant && html`<span>${shortTenant(row.tenant)}</span>`}</div></td>
+        ${row.context_status && row.context_status !== "full" && html`<${Status} of=${row.context_status} />`}${row.tenant && html`<span>${row.key_name ?? nameTenant(row)}</span>`}</div></td>
     <td class="wide">${row.provider ?? "–"}${row.attempts > 1 && html` <span class="attempts" title="${count(row.attempts)} calls of providers">×${count(row.attempts)}</span>`}</td>
     <td class="number wide">${count(row.prompt_tokens)}</td>
     <td class="number wider soft">${row.cached_tokens ? percent(row.cached_tokens, row.prompt_tokens) : "–"}</td>
@@ -99,10 +98,19 @@ const Row = memo(({ row, most, query }) => {
     <td class="number">${milliseconds(row.duration_ms)}<span class="narrow">${spent && html`<${SpentBar} spent=${spent} most=${most} />`}</span></td>
     <td class="wide spent">${spent && html`<${SpentBar} spent=${spent} most=${most} />`}</td>
     <td class="number wider">${dollars(row.cost_usd)}</td>
-    <td class="wide">${row.tenant ? html`<a class="quiet" title="Only requests of ${row.tenant}" href=${to(["requests"], { ...wish, tenant: row.tenant })}>${shortTenant(row.tenant)}</a>` : "–"}</td>
-    <td class="wider">${row.conversation_id ? html`<a class="quiet" title="Open ${row.conversation_id}" href=${to(["conversations", row.conversation_id])}>…${row.conversation_id.slice(-CONVERSATION_CHARS)}</a>` : "–"}</td>
+    <td class="wide who"><${Who} row=${row} wish=${wish} /></td>
+    <td class="wider">${row.conversation_id ? html`<a class="quiet" title="What the model saw in ${row.conversation_id}" href=${seenAt(row)}>${shortId(row.conversation_id)}</a>` : "–"}</td>
   </tr>`;
 });
+
+/** Who asked: the key by its name, and the tenant where that says more. */
+function Who({ row, wish }) {
+  if (!row.tenant) return "–";
+  const tenant = nameTenant(row);
+  const only = (name, text, title) => html`<a class="quiet" title=${title} href=${to(["requests"], { ...wish, [name]: row[name] })}>${text}</a>`;
+  const isNamed = row.key_name !== null;
+  return html`${isNamed && only("key_id", row.key_name, `Only requests with the key ${row.key_name}`)}${tenant !== row.key_name && html` <span class=${isNamed ? "small soft" : ""}>${only("tenant", tenant, `Only requests of ${row.tenant}`)}</span>`}`;
+}
 
 const times = (row) => (row.attempts > 1 ? ` ×${count(row.attempts)}` : "");
 

@@ -2,6 +2,7 @@
 import { useEffect, useReducer, useRef } from "../../lib.js";
 import { get } from "../../api.js";
 import { useEvery } from "../../load.js";
+import { requestQuery } from "./filters.js";
 
 const REFRESH_SECONDS = 3;
 /** As many as the API gives at once. A request comes into the list when it ends, and stands where it began: so all are read again. */
@@ -11,7 +12,7 @@ const MOST_ROWS = 1000;
 const NOTHING = { known: [], shown: null, hasMore: false, error: null, isStale: true, isLoadingMore: false };
 
 /**
- * @param {Record<string, string>} query  filters of `GET /v1/admin/requests`
+ * @param {Record<string, string>} query  the filters, as the address has them
  * @param {boolean} isPaused
  * @param {() => boolean} isRead  whether somebody reads the list, so that no row may move
  * @returns `rows` is null before the first answer; `waiting` is how many new rows are not shown yet
@@ -30,7 +31,7 @@ export function useLiveRequests(query, isPaused, isRead) {
     const leaving = new AbortController();
     running.current = leaving;
     try {
-      const page = await get("v1/admin/requests", { ...JSON.parse(asked), limit: PAGE, after }, { signal: leaving.signal });
+      const page = await get("v1/admin/requests", { ...requestQuery(JSON.parse(asked)), limit: PAGE, after }, { signal: leaving.signal });
       if (!leaving.signal.aborted) change({ ...take(page), error: null });
     } catch (error) {
       if (!leaving.signal.aborted) change({ error, isLoadingMore: false });

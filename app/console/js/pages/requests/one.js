@@ -1,19 +1,19 @@
 // One request: in a sentence what took its time, its steps on one time axis, and the same as a table.
 import { html } from "../../lib.js";
 import { ROOT, get } from "../../api.js";
-import { count, dollars, milliseconds, moment, percent, shortTenant } from "../../format.js";
+import { count, dollars, milliseconds, moment, nameTenant, percent } from "../../format.js";
 import { useLoaded } from "../../load.js";
 import { to } from "../../router.js";
 import { Copy, Failure, Loading, Status } from "../../ui/parts.js";
 import { NotShown } from "../operation/access.js";
-import { Outcome } from "./parts.js";
+import { Outcome, seenAt } from "./parts.js";
 import { story } from "./story.js";
 import { KINDS, SpentKey, kindOf, spentByKind } from "./time_spent.js";
 
 const SETTING = html`<code>telemetry.recent_requests</code> above 0`;
 /** A step shorter than this share of the axis is drawn this wide, so that it can be seen. */
 const LEAST_SHARE = 0.4;
-const NAMES = { read: "Read and parse", queue: "Wait for a free slot", join: "Wait for an equal request", resolve: "Find model and conversation", recall: "Search old messages", lease: "Wait for a lease", plan: "Plan the view", quotations: "Choose quotations", compaction: "Compact", summary: "Summary call", attempt: "Call of the provider", store: "Store", first_byte: "First byte", end: "End" };
+const NAMES = { read: "Read and parse", queue: "Wait for a free slot", join: "Wait for an equal request", resolve: "Find model and conversation", recall: "Search old messages", lease: "Wait for a lease", plan: "Plan the view", quotations: "Choose quotations", compaction: "Compact", summary: "Summary call", attempt: "Call of the provider", store: "Store", cache_lost: "The provider's cache was lost", first_byte: "First byte", end: "End" };
 const TICKS = [0, 0.25, 0.5, 0.75, 1];
 
 export function RequestPage({ id }) {
@@ -51,9 +51,9 @@ function Facts({ of: request }) {
     ["Prompt", html`<span class="number">${count(request.prompt_tokens)} tokens${request.cached_tokens ? html`, <span class="soft">${percent(request.cached_tokens, request.prompt_tokens)} cached</span>` : ""}</span>`],
     ["Answer", html`<span class="number">${count(request.completion_tokens)} tokens</span>`],
     ["Cost", html`<span class="number">${dollars(request.cost_usd)}</span>`],
-    ["Tenant", request.tenant ? html`<a href=${to(["requests"], { tenant: request.tenant })} title=${request.tenant}>${shortTenant(request.tenant)}</a>` : "–"],
-    ["Key", request.key_id ? html`<code class="break">${request.key_id}</code>` : "–"],
-    ["Conversation", request.conversation_id ? html`<a class="break" href=${to(["conversations", request.conversation_id, "context"], { item: request.item_id })}>What the model saw</a> · <a href=${to(["conversations", request.conversation_id, "log"])}>Log</a>` : "–"],
+    ["Tenant", request.tenant ? html`<a href=${to(["requests"], { tenant: request.tenant })} title=${request.tenant}>${nameTenant(request)}</a>` : "–"],
+    ["Key", request.key_id ? html`<a class="break" href=${to(["requests"], { key_id: request.key_id })} title=${request.key_id}>${request.key_name ?? request.key_id}</a>` : "–"],
+    ["Conversation", request.conversation_id ? html`<a class="break" href=${seenAt(request)}>What the model saw</a> · <a href=${to(["conversations", request.conversation_id, "log"])}>Log</a>` : "–"],
     ["Id", html`<code class="break">${request.id}</code> <${Copy} text=${request.id} name="Copy the id" /> <${Copy} text=${new URL(`v1/admin/requests/${request.id}`, ROOT).href} label="Copy address" name="Copy the address of its JSON" />`],
   ];
   return html`<dl class="request-facts panel">${rows.map(([name, value]) => html`<div key=${name}><dt class="small soft">${name}</dt><dd>${value}</dd></div>`)}</dl>`;

@@ -1,5 +1,6 @@
 // What the list and the page of one request share.
 import { html } from "../../lib.js";
+import { to } from "../../router.js";
 import { Badge } from "../../ui/parts.js";
 
 const time = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
@@ -20,3 +21,6 @@ export function Outcome({ of: { status, error } }) {
   if (error === CLIENT_LEFT) return html`<span class="outcome"><${Badge} title="The client left before the end of the answer">${status} client left<//></span>`;
   return html`<span class="outcome"><${Badge} kind=${isOurs ? "bad" : "warn"}>${status}<//> <code title=${error}>${error}</code></span>`;
 }
+
+/** Where what the model saw for a request is shown. */
+export const seenAt = ({ conversation_id: conversation, item_id: item }) => to(["conversations", conversation, "context"], { item });

@@ -1,0 +1,183 @@
+"""Keeps the model calls that have ended: the newest in memory, and a bounded time of them in the database.
+
+A request waits for no write: its record goes into a queue, which a background loop writes every few seconds. While the
+store is unavailable, records wait in the queue; those that do not fit are counted and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from app.errors import StoreUnavailable, UpstreamRefused
+from app.observability.background_loops import BackgroundLoop
+from app.observability.metric_families import UNWRITTEN_REQUESTS
+from app.observability.metrics import NO_METRICS, Metrics
+from app.observability.recent_requests import EndedRequest, RecentRequests, decode_requests
+from app.store.contract.requests import MAX_REQUEST_BATCH, RequestQuery, RequestStore, StoredRequest
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS: Final = 2.0
+MAX_UNWRITTEN_REQUESTS: Final = 10_000
+"""How many records wait for the store, about 750 bytes each."""
+ANSWERED_STATUS: Final = 200
+FIRST_ERROR_STATUS: Final = 400
+DISCONNECTED: Final = "client_disconnected"
+"""The error of a request whose client left before the end of the answer."""
+
+
+class RequestHistory:
+    """The model calls that have ended.
+
+    Args:
+        recent: the newest, also while the store is unavailable.
+        store: None: the database keeps none.
+    """
+
+    def __init__(
+        self,
+        recent: RecentRequests,
+        store: RequestStore | None,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        metrics: Metrics = NO_METRICS,
+    ) -> None:
+        self._recent = recent
+        self._store = store
+        self._dropped = metrics.counter_series(UNWRITTEN_REQUESTS)
+        self._unwritten: deque[bytes] = deque()
+        self._lock = asyncio.Lock()
+        """Held while requests are written."""
+        self.writes = BackgroundLoop("requests", self.flush, lambda: FLUSH_SECONDS, metrics=metrics, sleep=sleep)
+
+    def start(self) -> None:
+        """Starts the periodic writes."""
+        if self._store is not None:
+            self.writes.start()
+
+    async def aclose(self) -> None:
+        """Stops the periodic writes, and writes what is left."""
+        async with self._lock:  # the loop is not writing
+            await self.writes.aclose()
+        try:
+            await self.flush()
+        except StoreUnavailable as error:
+            log.warning("could not write the requests of the last seconds: %s", error.message)
+
+    def add(self, request: EndedRequest) -> None:
+        """Adds a request that has ended."""
+        line = self._recent.add(request)
+        if self._store is None:
+            return
+        if len(self._unwritten) < MAX_UNWRITTEN_REQUESTS:
+            self._unwritten.append(line)
+        else:
+            self._dropped.inc()
+
+    async def flush(self) -> None:
+        """Writes the requests that wait.
+
+        Raises:
+            StoreUnavailable: those that are not written yet wait further.
+        """
+        async with self._lock:
+            while self._unwritten and self._store is not None:
+                lines = [self._unwritten.popleft() for _ in range(min(len(self._unwritten), MAX_REQUEST_BATCH))]
+                rows = [
+                    row for one, line in decode_requests(lines) if (row := _build_row(one, line.decode())) is not None
+                ]
+                try:
+                    await self._store.add_requests(rows)
+                except StoreUnavailable:
+                    self._unwritten.extendleft(reversed(lines))
+                    raise
+                except Exception as error:
+                    # What the database refuses once, it refuses again.
+                    self._dropped.inc(len(lines))
+                    log.error("%d requests cannot be stored and are not kept", len(lines), exc_info=error)
+
+    async def list_requests(self, query: RequestQuery) -> list[EndedRequest]:
+        """Returns a page of requests: those of the database, and the newest, which may not be written yet.
+
+        Raises:
+            StoreUnavailable: none of the newest is selected, and the database cannot be asked.
+        """
+        found = {row.id: row for row in await asyncio.to_thread(self._read_recent) if query.selects(row)}
+        if self._store is not None:
+            try:
+                found |= {row.id: row for row in await self._store.list_requests(query)}
+            except StoreUnavailable:
+                if not found:
+                    raise
+        newest_first = sorted(found.values(), key=lambda row: (row.started_at, row.id), reverse=True)
+        return [request for request, _ in decode_requests(row.record for row in newest_first[: query.limit])]
+
+    async def find_request(self, request_id: str) -> EndedRequest | None:
+        """Returns a request; None if it is not kept.
+
+        Raises:
+            StoreUnavailable: it is none of the newest, and the database cannot be asked.
+        """
+        rows = await asyncio.to_thread(self._read_recent)
+        row = next((one for one in rows if one.id == request_id), None)
+        if row is None and self._store is not None:
+            row = await self._store.find_request(request_id)
+        return None if row is None else next((request for request, _ in decode_requests([row.record])), None)
+
+    def _read_recent(self) -> list[StoredRequest]:
+        """Reads files, so it is not for the event loop."""
+        lines = self._recent.read_requests()
+        return [row for one, line in lines if (row := _build_row(one, line.decode())) is not None]
+
+
+def _build_row(request: EndedRequest, record: str) -> StoredRequest | None:
+    """Builds the row of a request; None if it ended before it had an id."""
+    request_id = request.id
+    if request_id is None:
+        return None
+    return StoredRequest(
+        id=request_id,
+        started_at=request.started_unix,
+        duration_ms=request.duration * 1000,
+        status=request.status,
+        error=find_error(request),
+        tenant=request.tenant,
+        key_id=request.key_id,
+        model=request.facts.model,
+        answered_by=find_answering_model(request),
+        provider=find_provider(request),
+        context_status=request.facts.context_status,
+        conversation_id=request.facts.conversation_id,
+        record=record,
+    )
+
+
+def list_attempts(request: EndedRequest) -> list[Mapping[str, Any]]:
+    """Returns the calls of providers for the answer."""
+    return [step.detail for step in request.steps if step.name == "attempt"]
+
+
+def find_provider(request: EndedRequest) -> str | None:
+    """Returns the provider that was called last; None if none was."""
+    attempts = list_attempts(request)
+    return attempts[-1]["provider"] if attempts else None
+
+
+def find_answering_model(request: EndedRequest) -> str | None:
+    """Returns the provider's model whose answer the client got; None if it got none."""
+    attempts = list_attempts(request)
+    return attempts[-1]["model"] if attempts and request.status == ANSWERED_STATUS else None
+
+
+def find_error(request: EndedRequest) -> str | None:
+    """Returns the code of the error that ended the request; None if it was answered."""
+    if (error := request.facts.error) is not None:
+        return error.code or error.name
+    if not request.is_complete:
+        return DISCONNECTED
+    # The gateway's own errors are in the facts. This one is a provider's, passed through.
+    return UpstreamRefused.name if request.status >= FIRST_ERROR_STATUS else None

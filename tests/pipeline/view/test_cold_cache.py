@@ -1,0 +1,46 @@
+"""A pause that the provider's cache does not outlive: what would be compacted soon is compacted now, for nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream
+from tests.support.gateway import answering, is_summary, long_history, until, world
+
+PREPARED = {"additive": {"blocking": False, "prepare_ratio": 0.6}}
+WARM, COLD = timedelta(minutes=4), timedelta(minutes=11)
+
+
+def reply(body: dict[str, Any]) -> Reply:
+    """An answer that was read from the cache by half."""
+    answer = answering(body)
+    if not is_summary(body):
+        answer.body["usage"]["prompt_tokens_details"] = {"cached_tokens": 5}
+    return answer
+
+
+async def find_status_after(pause: timedelta, **policy: Any) -> str:
+    """The status of the first turn after a pause that comes when the next summary was made ahead."""
+    times = {"now": datetime(2026, 11, 26, tzinfo=UTC)}
+    surroundings = dataclasses.replace(TEST_DEPENDENCIES, now=lambda: times["now"])
+    policies = {"additive": {**PREPARED["additive"], **policy}}
+    async with world(ScriptedUpstream(default=reply), dependencies=surroundings, policies=policies) as w:
+        history = long_history(60)
+        for end in range(41, 121, 2):
+            said = await w.say(history[:end])
+            assert said["context_status"] == "full"
+            if said["context"]["prompt_tokens"] > 0.62 * 8192:
+                break
+        await until(lambda: bool(w.chunks()))
+        times["now"] += pause
+        status: str = (await w.say(history[: end + 2]))["context_status"]
+        return status
+
+
+@pytest.mark.parametrize(("pause", "status"), [(WARM, "full"), (COLD, "summarized")])
+async def test_a_prepared_summary_is_shown_when_the_cache_is_cold(pause: timedelta, status: str) -> None:
+    assert await find_status_after(pause) == status
