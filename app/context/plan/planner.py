@@ -79,12 +79,16 @@ def plan_view(
         return planner.plan_under_threshold() or planner.plan_over_threshold()
 
     chosen = plan_log(outline)
-    # User text never makes a view too long that would fit without it, nor longer than the log. An unfinished plan does
-    # not tell yet.
-    is_short = chosen.fits and chosen.prompt_tokens <= outline.instructions_tokens + outline.log_tokens
-    if is_short or chosen.needs_tail or not chosen.user_text:
+    if chosen.needs_tail or not chosen.user_text:
         return chosen
-    return plan_log(replace(outline, user_texts=()))
+    # User text never makes a view too long that would fit without it, nor longer than the log. Where a long history
+    # comes at once, it waits until a fold makes room for it. An unfinished plan does not tell yet.
+    is_short = chosen.fits and chosen.prompt_tokens <= outline.instructions_tokens + outline.log_tokens
+    is_first_contact = outline.new_from_seq == 0 and bool(chosen.summaries)
+    if is_short and not (is_first_contact and chosen.is_cut_to_fit):
+        return chosen
+    without = plan_log(replace(outline, user_texts=()))
+    return chosen if is_short and without.is_cut_to_fit else without
 
 
 def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> Plan | None:

@@ -87,8 +87,8 @@ class _Piece:
 
     @cached_property
     def line(self) -> UserLine:
-        """The line that shows it alone. Most pieces are never counted."""
-        return _build_line(self, self.end, self.source.day)
+        """The line that shows it alone, without its day. Most pieces are never counted."""
+        return _build_line(self, self.end, "")
 
     @cached_property
     def terms(self) -> frozenset[str]:
@@ -114,9 +114,9 @@ def extend_user_text(
         messages: the user messages of the head, those with lines in `known`, and those from `known.before_seq` on, in
             the order of the log.
         head_to: the first answer's seq.
-        saved_tokens: how much shorter the view without user text is than the log. All is kept only if it takes less.
+        saved_tokens: how much shorter the view without user text is than the log. No more is kept than that.
     """
-    tokens = max(0, room.tokens - frame_tokens)
+    tokens = max(0, min(room.tokens, saved_tokens) - frame_tokens)
     own = _select_own_parts(messages, head_to)
     pieces = [piece for source, parts in own for piece in _split_parts(source, parts, head_to, count)]
     for shown in (pieces, [one for one in pieces if not one.is_middle]) if known.is_complete else ():
@@ -130,7 +130,7 @@ def extend_user_text(
             for one in pieces
             if one.is_in_head or one.source.seq >= known.before_seq or known.shows(one.source.seq, one.start)
         ]
-    chosen = _Selection(tokens).choose_pieces(pieces, room.head_tokens)
+    chosen = _Selection(tokens, count).choose_pieces(pieces, min(room.head_tokens, saved_tokens))
     lines = _join_pieces([one for one in pieces if one in chosen])
     return UserText(before_seq, head_to, frame_tokens, False, lines)
 
@@ -226,7 +226,10 @@ class _Selection:
     """What is chosen of pieces that do not all fit in `tokens`."""
 
     tokens: int
+    count: CountTokens
     chosen: set[_Piece] = field(default_factory=set)
+    days: set[str] = field(default_factory=lambda: {""})
+    """The days of the chosen pieces. Each is shown once."""
     rules_by_seq: Counter[int] = field(default_factory=Counter)
     """How many sentences of a message may bind."""
     tokens_by_seq: Counter[int] = field(default_factory=Counter)
@@ -259,12 +262,14 @@ class _Selection:
         list_tokens = left * LIST_SHARE
         for one in ordered:
             seq, added = one.source.seq, _close(one) - self.chosen
-            tokens = _sum_tokens(piece.line for piece in added)
+            days = {piece.source.day for piece in added} - self.days
+            tokens = _sum_tokens(piece.line for piece in added) + sum(self.count(f"({day}) ") for day in days)
             if self.rules_by_seq[seq] > MAX_MESSAGE_RULES and self.tokens_by_seq[seq] + tokens > list_tokens:
                 continue
             if tokens > left:
                 return left, one
             self.chosen |= added
+            self.days |= days
             self.tokens_by_seq[seq] += tokens
             left -= tokens
         return left, None

@@ -15,12 +15,7 @@ from app.context.plan.budget import Budget, compute_planned_window
 from app.context.plan.outline import Plan
 from app.context.user_text.user_text import NO_USER_TEXT, UserText
 from app.context.user_text.user_text_message import count_user_text_frame_tokens
-from app.context.user_text.user_text_selection import (
-    LogText,
-    UserTextRoom,
-    compute_user_text_room,
-    extend_user_text,
-)
+from app.context.user_text.user_text_selection import LogText, compute_user_text_room, extend_user_text
 from app.context.view.client_words import ClientWords
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.pipeline.resolve.resolved_request import DROPPED_USER_TEXT, ResolvedRequest
@@ -65,11 +60,6 @@ class UserTextReader:
         gone_seqs = find_gone_seqs(resolved_request.conversation, words, (one.seq for one in messages))
         # In raw tokens: what is shown must not change when the calibration learns.
         room = compute_user_text_room(compute_planned_window(policy, budget.window), policy.user_text_ratio)
-        # Half of the room may be taken from the oldest summaries, the other half is only what the view leaves.
-        shown_tokens = plan.prompt_tokens - sum(one.tokens for one in plan.user_text)
-        most = max(budget.compute_raw_tokens(budget.limit) - shown_tokens, room.tokens // 2)
-        tokens = min(room.tokens, most)
-        head_tokens = min(room.head_tokens, max(most - tokens // 2, tokens // 2))
         counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
         # In a thread: splitting long text would block the event loop.
         return await asyncio.to_thread(
@@ -82,7 +72,7 @@ class UserTextReader:
             ],
             before_seq=to_seq,
             head_to=head_to,
-            room=UserTextRoom(tokens, head_tokens),
+            room=room,
             saved_tokens=plan.boundary.tokens_total - sum(one.tokens for one in plan.summaries),
             frame_tokens=count_user_text_frame_tokens(counter.count_message),
             count=counter.count,

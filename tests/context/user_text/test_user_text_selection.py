@@ -122,7 +122,7 @@ def test_pasted_parts_give_way_first() -> None:
 
 def test_all_is_kept_only_if_the_view_is_shorter_with_it_than_the_log() -> None:
     log = said(RULES[0][0], *PLAIN)
-    assert keep(log, 400, saved_tokens=FRAME + 60).is_complete
+    assert keep(log, 400, saved_tokens=FRAME + 80).is_complete
     kept = keep(log, 400, saved_tokens=FRAME + 30)
     assert (kept.is_complete, shown(log, kept)) == (False, ["Hi.", RULES[0][0]])
 
