@@ -13,9 +13,15 @@ from typing import Final
 
 from app.context.plan.budget import Budget, compute_planned_window
 from app.context.plan.outline import Plan
+from app.context.plan.summary_range_finder import TAIL_SHARE
 from app.context.user_text.user_text import NO_USER_TEXT, UserText
 from app.context.user_text.user_text_message import count_user_text_frame_tokens
-from app.context.user_text.user_text_selection import LogText, compute_user_text_room, extend_user_text
+from app.context.user_text.user_text_selection import (
+    LogText,
+    UserTextRoom,
+    compute_user_text_room,
+    extend_user_text,
+)
 from app.context.view.client_words import ClientWords
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.pipeline.resolve.resolved_request import DROPPED_USER_TEXT, ResolvedRequest
@@ -59,7 +65,13 @@ class UserTextReader:
         rewritten = dict(words.list_rewritten_messages())
         gone_seqs = find_gone_seqs(resolved_request.conversation, words, (one.seq for one in messages))
         # In raw tokens: what is shown must not change when the calibration learns.
-        room = compute_user_text_room(compute_planned_window(policy, budget.window), policy.user_text_ratio)
+        window = compute_planned_window(policy, budget.window)
+        room = compute_user_text_room(window, policy.user_text_ratio)
+        # Half of it may make summaries fold sooner, the other half is only what they and a long tail leave.
+        shown_tokens = sum(one.tokens for one in plan.summaries) + budget.compute_raw_tokens(int(window * TAIL_SHARE))
+        left_tokens = max(budget.compute_raw_tokens(budget.limit) - shown_tokens, room.tokens // 2)
+        tokens = min(room.tokens, left_tokens)
+        head_tokens = min(room.head_tokens, max(left_tokens - tokens // 2, tokens // 2))
         counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
         # In a thread: splitting long text would block the event loop.
         return await asyncio.to_thread(
@@ -72,7 +84,7 @@ class UserTextReader:
             ],
             before_seq=to_seq,
             head_to=head_to,
-            room=room,
+            room=UserTextRoom(tokens, head_tokens),
             saved_tokens=plan.boundary.tokens_total - sum(one.tokens for one in plan.summaries),
             frame_tokens=count_user_text_frame_tokens(counter.count_message),
             count=counter.count,
