@@ -23,7 +23,6 @@ ALL_TURNS, QUICK_TURNS = 60, 24
 PACE_SECONDS = 0.3
 SUMMARY_SECONDS = 1.2
 """How long the simulated model takes for a summary when somebody watches."""
-WHOLE_CONTEXT = {"X-Context-Detail": "full"}
 INTERRUPTED = 130
 
 
@@ -54,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(running: Running, turns: list[Turn], screen: Screen, *, pace_seconds: float) -> int:
-    openai = OpenAI(base_url=running.base_url, api_key="sk-demo-client", max_retries=0, default_headers=WHOLE_CONTEXT)
+    openai = OpenAI(base_url=running.base_url, api_key="sk-demo-client", max_retries=0)
     client = Client(openai, [{"role": "system", "content": SYSTEM}])
     done: list[tuple[Turn, Answer]] = []
     try:

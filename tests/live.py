@@ -58,11 +58,7 @@ def create_test_app(
     connections: ClientConnections | None = None,
     dependencies: Dependencies = TEST_DEPENDENCIES,
 ) -> Any:
-    """The whole application of one process, as `app.main.create_app` makes it. Its answers have the whole `context`,
-    unless the settings say otherwise."""
-    if "context_detail" not in settings.server.model_fields_set:
-        server = settings.server.model_copy(update={"context_detail": "full"})
-        settings = settings.model_copy(update={"server": server})
+    """The whole application of one process, as `app.main.create_app` makes it."""
     return build_worker_application(settings, None, connections, dependencies)
 
 

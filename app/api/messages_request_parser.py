@@ -12,19 +12,14 @@ from app.dialects.request_body import decode_body_fields
 from app.pipeline.chat_request import Caller, ChatRequest
 
 
-def parse_messages_request(body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:
-    """Parses a Messages request. Arguments and errors are those of `parse_chat_request`."""
-    return _parse_request(body, headers, caller, request_id, needs_limit=True)
-
-
-def parse_count_request(body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:
-    """Parses a request of which only the tokens are counted: it needs no `max_tokens`."""
-    return _parse_request(body, headers, caller, request_id, needs_limit=False)
-
-
-def _parse_request(
-    body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str, *, needs_limit: bool
+def parse_messages_request(
+    body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str, *, needs_limit: bool = True
 ) -> ChatRequest:
+    """Parses a Messages request. Arguments and errors are those of `parse_chat_request`.
+
+    Args:
+        needs_limit: whether `max_tokens` is required: not by a request of which only the tokens are counted.
+    """
     fields = {name: bytes(raw) for name, raw in decode_body_fields(body).items()}
     options = parse_request_options(fields, headers)
     messages = parse_messages_fields(

@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_reader import read_body, read_headers
-from app.api.messages_request_parser import parse_count_request
+from app.api.messages_request_parser import parse_messages_request
 from app.api.model_calls import MessagesCountRequest
 from app.api.resource_schemas import ERROR_RESPONSES, Described, describe_messages_errors
+from app.dialects.messages.context_edits import build_token_count
 from app.pipeline.pipeline import Pipeline
 
 
@@ -23,7 +24,7 @@ def _build_count_schema() -> dict[str, Any]:
 
 
 class TokenCount(Described):
-    """The tokens of a request."""
+    """The tokens of a request; with edits also `context_management.original_input_tokens`."""
 
     input_tokens: int
 
@@ -45,13 +46,15 @@ def build_messages_routes(pipeline: Pipeline, auth: Authenticator) -> APIRouter:
         },
     )
     async def count_message_tokens(request: Request) -> Response:
-        """Count the tokens of a message request."""
+        """Count the tokens of a message request: the provider's count, or ours."""
         headers = read_headers(request.scope)
         caller = await auth.authenticate(headers, "chat")
         body = await read_body(request.scope, request.receive, caller.tenant)
-        parsed = parse_count_request(body, headers, caller, request_id="")
-        measured = await pipeline.measure_context(auth.authorize_request(parsed, headers))
-        count = {"input_tokens": measured["prompt_tokens"]}
-        return Response(orjson.dumps(count), media_type="application/json")
+        parsed = auth.authorize_request(parse_messages_request(body, headers, caller, "", needs_limit=False), headers)
+        count = await pipeline.upstream_caller.ask_for_token_count(parsed)
+        if count is None:
+            measured = await pipeline.measure_context(parsed)
+            count = orjson.dumps(build_token_count(measured["prompt_tokens"], measured.get("cleared_tokens")))
+        return Response(count, media_type="application/json")
 
     return routes

@@ -16,10 +16,9 @@ from app.context.plan.policy import (
     CheckpointTrigger,
     ContextPolicy,
     EmbeddingModel,
-    ReasoningClearing,
     SummarizerPolicy,
-    ToolResultClearing,
 )
+from app.conversation.context_edits import ReasoningClearing, ToolResultClearing
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
 from app.settings.providers_and_models import Deployment as DeploymentSettings

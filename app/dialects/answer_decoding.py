@@ -14,6 +14,8 @@ from app.dialects.sse import SseEvent
 
 BAD_GATEWAY: Final = 502
 """The status of an error that comes in an answer with status 200."""
+PROTOCOL_FACTS: Final = "protocol_fields"
+"""Key in the facts of an answer: fields of its protocol that tell what was cleared before the model read the prompt."""
 
 
 class Answer(ABC):

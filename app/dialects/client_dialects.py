@@ -8,12 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
+from app.conversation.context_edits import ClearedContext, ContextEdits
 from app.conversation.item import CountedSchemas
 from app.dialects.answer_format import AnswerFormat
 from app.dialects.body.counted_content import SCHEMA_FIELDS, read_schemas
 from app.dialects.chat.answer_format import ChatAnswerFormat
 from app.dialects.chat.request import may_run_provider_tools
 from app.dialects.chat.stored_completion import select_kept_fields
+from app.dialects.messages.context_edits import EDITS_FIELD, read_context_edits, render_cleared_context
 from app.dialects.messages.request_fields import (
     MESSAGES_SCHEMA_FIELDS,
     may_run_anthropic_tools,
@@ -49,6 +51,12 @@ class ClientDialect(msgspec.Struct, frozen=True):
     """Returns the fields of a request that its stored completion or response repeats. Takes the request's id, too."""
     translate_to_chat: Callable[[Fields], TranslatedFields]
     """Returns the fields, without messages, in the form from which every provider's dialect translates."""
+    context_edits_field: str = ""
+    """The field that asks to clear old messages; empty if the protocol has none."""
+    read_context_edits: Callable[[Fields], ContextEdits | None] = lambda _: None
+    """Reads this field."""
+    render_cleared_context: Callable[[ClearedContext], dict[str, Any]] = lambda _: {}
+    """Returns the fields of an answer that tell what was cleared."""
 
 
 def _keep_fields(fields: Fields) -> TranslatedFields:
@@ -74,6 +82,9 @@ CLIENT_DIALECTS: Final[dict[str, ClientDialect]] = {
         may_run_anthropic_tools,
         select_kept_fields,
         translate_messages_fields_to_chat,
+        EDITS_FIELD,
+        read_context_edits,
+        render_cleared_context,
     ),
 }
 """By the name of the protocol, as of `ChatRequest.protocol`."""

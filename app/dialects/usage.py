@@ -15,6 +15,8 @@ import msgspec
 
 MAX_CALL_TOKENS: Final = 1_000_000_000
 """What counts of a larger number, which no model can have read or written. Sums of such numbers fit every database."""
+CLEARED_TOKENS: Final = "cleared_tokens"
+"""The gateway's own member of a usage object in the form of the log: as of `TokenUsage.cleared_tokens`."""
 _SEPARATE_CACHE_FIELDS = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
 _ANSWER_LIMIT_FIELDS = "max_completion_tokens", "max_tokens", "max_output_tokens", "max_tokens_to_sample"
 _ANSWER_COUNT_FIELDS = "n", "best_of"
@@ -33,6 +35,13 @@ class TokenUsage(msgspec.Struct, frozen=True):
     """Tokens that were written to the provider's cache."""
     long_written_tokens: int = 0
     """Those of the written tokens that the cache keeps for the longer of a model's two lifetimes."""
+    cleared_tokens: int = 0
+    """Tokens of the prompt as it was sent that the provider cleared, and did not count in `prompt_tokens`."""
+
+    @property
+    def sent_tokens(self) -> int:
+        """The tokens of the prompt as it was sent."""
+        return self.prompt_tokens + self.cleared_tokens
 
 
 def read_usage(usage: Mapping[str, Any] | None) -> TokenUsage | None:
@@ -60,7 +69,8 @@ def read_usage(usage: Mapping[str, Any] | None) -> TokenUsage | None:
     if isinstance(by_lifetime, Mapping):
         long_written = _read_positive_integer(by_lifetime, "ephemeral_1h_input_tokens")
     output = _read_positive_integer(usage, "completion_tokens") or _read_positive_integer(usage, "output_tokens")
-    return TokenUsage(total, cached, output, written, min(written, long_written))
+    cleared = _read_positive_integer(usage, CLEARED_TOKENS)
+    return TokenUsage(total, cached, output, written, min(written, long_written), cleared)
 
 
 def read_answer_limit(fields: Mapping[str, Any]) -> tuple[int | None, int]:

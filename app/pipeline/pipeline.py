@@ -339,7 +339,8 @@ class Pipeline:
 
     async def measure_context(self, request: ChatRequest) -> dict[str, Any]:
         """Returns the tokens of a request with its history as sent, the model's window, and the pressure (tokens
-        divided by the limit). Tokens are our calibrated estimate. Stores nothing."""
+        divided by the limit); with `context_edits` also how many tokens they clear. Tokens are our calibrated estimate.
+        Stores nothing."""
         # A response that names its conversation brings new items only, so those of the conversation are counted, too.
         if request.protocol != "responses" or request.context_mode != "append":
             request = replace(request, context_mode="stateless")
@@ -347,7 +348,9 @@ class Pipeline:
             turn = await self._resolve_turn(request, held_leases)
         budget = self.view_builder.compute_budget(turn)
         tokens = budget.calibrate_tokens(turn.planned_instructions_tokens + turn.resolved_request.log_tokens)
+        cleared_tokens = await self.view_builder.count_cleared_tokens(turn)
         return {
+            **({} if cleared_tokens is None else {"cleared_tokens": cleared_tokens}),
             "object": "context.count",
             "model": request.model,
             "prompt_tokens": tokens,

@@ -16,6 +16,7 @@ from app.context.plan.outline import Outline, Plan
 from app.context.plan.policy import ContextPolicy
 from app.context.user_text.user_text import find_user_text
 from app.context.view.client_words import NO_WORDS, ClientWords
+from app.conversation.context_edits import ContextEdits
 from app.dialects.client_dialects import CLIENT_DIALECTS, select_schema_fields
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.chat_request import ChatRequest
@@ -38,6 +39,8 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
     resolved_request: ResolvedRequest
     search_tool_session: SearchToolSession | None = None
     """Set if the request offers the search tool to the model."""
+    context_edits: ContextEdits | None = None
+    """What the client asks to clear, if the gateway does it and not the provider."""
 
     @property
     def model_key(self) -> str:
@@ -119,6 +122,8 @@ class View(msgspec.Struct, frozen=True, dict=True):
     """Set if this view is sent in place of one that was refused."""
     fallback: str | None = None
     """The key of the deployment that got this view, if it is not the first for its model."""
+    protocol_fields: Mapping[str, Any] = {}
+    """Fields of the client's protocol that tell what was cleared because the client asked for it."""
 
     @cached_property
     def prompt_tokens(self) -> int:

@@ -131,7 +131,7 @@ class Server(Section):
     leave_seconds: Annotated[float, Field(ge=0, le=600)] = 0.0
     """How long requests are still answered after SIGTERM, before the drain, while `/readyz` answers 503
     ([stopping](operations.md#stopping))."""
-    context_detail: Literal["brief", "full"] = "brief"
+    context_detail: Literal["brief", "full"] = "full"
     """How much of [`context`](wire-contract.md#answer) an answer has, unless the request says `X-Context-Detail`."""
     console: bool = True
     """`true`: the console is served at `/console`."""

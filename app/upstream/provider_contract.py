@@ -33,6 +33,8 @@ CALL_PATHS: Final[dict[str, str]] = {
     "anthropic": "/messages",
 }
 """The path of a model call, below the provider's base URL."""
+COUNT_PATHS: Final[dict[str, str]] = {"anthropic": "/messages/count_tokens"}
+"""The path of a call that only counts a request's tokens, for protocols that have one."""
 
 
 ANSWER_LIMIT_BYTES: Final = 64 * 1024 * 1024

@@ -33,7 +33,7 @@ async def contexts(w: World, path: str, body: dict[str, Any], headers: dict[str,
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
-async def test_an_answer_is_brief_unless_all_is_asked_for(path: str, body: dict[str, Any]) -> None:
+async def test_an_answer_is_brief_where_the_configuration_says_so(path: str, body: dict[str, Any]) -> None:
     async with world(ScriptedUpstream(default=answering), **SERVES_BRIEF) as w:
         brief = await contexts(w, path, body, {})
         full = await contexts(w, path, body, FULL)
@@ -42,8 +42,8 @@ async def test_an_answer_is_brief_unless_all_is_asked_for(path: str, body: dict[
     assert (brief["window"], brief["warnings"]) == (full["window"], full["warnings"])
 
 
-async def test_the_configuration_says_what_is_usual() -> None:
-    async with world(ScriptedUpstream(default=answering), server={"context_detail": "full"}) as w:
+async def test_an_answer_has_all_unless_it_shall_be_brief() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w:
         assert set(await contexts(w, *PATHS[0], {})) > SOME_OF_THE_OTHERS
         assert set(await contexts(w, *PATHS[0], BRIEF)) == set(BRIEF_FIELDS)
 

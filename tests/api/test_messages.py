@@ -355,13 +355,14 @@ async def test_a_conversation_goes_on_in_every_protocol(order: tuple[str, ...]) 
         {"role": "assistant", "content": "Yes."},
     ]
     asked = [user("Hi"), {"role": "tool", "tool_call_id": "toolu_1", "content": "42"}, user("Sure?")]
-    async with messages_world(MessagesUpstream([tool_use(at="x")], [text("Open.")], [text("Yes.")])) as w:
+    upstream = MessagesUpstream([tool_use(at="x")], [text("Open.")], [text("Yes.")])
+    async with messages_world(upstream) as w:
         history: list[dict[str, Any]] = []
         ids = set()
         for protocol, new, answer in zip(order, asked, said, strict=True):
             ids.add((await send_history(w, protocol, [*history, new]))["conversation_id"])
             history += [new, answer]
-        assert w.upstream.refusals == []
+        assert upstream.refusals == []
         base, key = f"{w.base_url}/conversations", {"authorization": "Bearer sk-one"}
         url = f"{base}/{ids.pop()}"
         assert (ids, len(w.conversations())) == (set(), 1)

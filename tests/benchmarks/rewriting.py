@@ -77,7 +77,6 @@ class Agent:
             headers={
                 "content-type": "application/json",
                 "authorization": "Bearer sk-agent",
-                "x-context-detail": "full",
             },
         )
         with urllib.request.urlopen(request, timeout=60) as answer:

@@ -11,11 +11,10 @@ from app.context.plan.policy import (
     STAGES_OF_KIND,
     CheckpointTrigger,
     ContextPolicy,
-    ReasoningClearing,
     SummarizerPolicy,
-    ToolResultClearing,
 )
 from app.context.stages.stage_registry import STAGES
+from app.conversation.context_edits import ReasoningClearing, ToolResultClearing
 from tests.context.planned_conversation import Body, assistant, result, user, words
 
 WORDS = st.sampled_from(

@@ -122,7 +122,7 @@ def make_history(protocol: str, sample: Message) -> list[bytes]:
         items = [{"type": "message", "role": "user", "content": "Hi"}, sample]
         items.append({"type": "message", "role": "assistant", "content": "Yes."})
         return group_input_items([orjson.dumps(item) for item in items], may_begin_with_result=True)
-    history = [{"role": "user", "content": "Hi"}]
+    history: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
     if protocol == "chat":
         if sample["role"] == "tool":
             function = {"name": "f", "arguments": "{}"}

@@ -200,18 +200,23 @@ async def messages_world(
     upstream: ScriptedUpstream,
     *others: ScriptedUpstream,
     dependencies: Dependencies = TEST_DEPENDENCIES,
+    protocol: str = "openai",
     **options: Any,
 ) -> AsyncIterator[MessagesWorld]:
     """A gateway over a store in memory. The class of each upstream tells the protocol of its provider; their names are
-    `upstream`, `second`, `third`."""
+    `upstream`, `second`, `third`.
+
+    Args:
+        protocol: that of upstreams whose class tells none.
+    """
     store = MemoryStore(clock=lambda: datetime.now(UTC))
     surroundings = dataclasses.replace(dependencies, create_store=lambda *_, **__: store)
     async with AsyncExitStack() as stack:
         providers: dict[str, dict[str, Any]] = {}
         for name, served in zip(("upstream", "second", "third"), (upstream, *others), strict=False):
             address = await stack.enter_async_context(serving(served, lifespan="off"))
-            protocol = {MessagesUpstream: "anthropic", ResponsesUpstream: "responses"}.get(type(served), "openai")
-            providers[name] = {"base_url": f"{address}/v1", "api_key": f"sk-{name}", "protocol": protocol}
+            spoken = {MessagesUpstream: "anthropic", ResponsesUpstream: "responses"}.get(type(served), protocol)
+            providers[name] = {"base_url": f"{address}/v1", "api_key": f"sk-{name}", "protocol": spoken}
         base_url = await stack.enter_async_context(
             gateway(address, dependencies=surroundings, providers=providers, **options)
         )

@@ -13,14 +13,15 @@ from app.api.edge.auth import Authenticator
 from app.api.edge.unknown_paths import CHAT_PATH, RESPONSES_PATH
 from app.api.resource_schemas import (
     MAX_UNIX_SECONDS,
-    After,
     Described,
     Limit,
+    Name,
     Page,
     build_json_response,
     build_list_page,
     build_resource_router,
 )
+from app.conversation.names import is_valid_name
 from app.conversations.api_keys import KeyNames, read_key_names
 from app.conversations.items.item_building import build_answer_item_id
 from app.errors import NotFound
@@ -109,7 +110,7 @@ def build_recent_request_routes(history: RequestHistory | None, keys: KeyStore, 
     @routes.get("/requests", response_model=Page[RequestObject])
     async def list_requests(
         limit: Limit = DEFAULT_PAGE_SIZE,
-        after: After = None,
+        after: Annotated[Name | None, Query(description="The id of the last request on the page before.")] = None,
         started_after: UnixTime = None,
         started_before: UnixTime = None,
         outcome: Annotated[
@@ -118,12 +119,12 @@ def build_recent_request_routes(history: RequestHistory | None, keys: KeyStore, 
         ] = None,
         status: Annotated[int | None, Query(ge=100, le=599, description="Only requests with this status.")] = None,
         min_duration_ms: Annotated[float | None, Query(ge=0, description="Only requests that took as long.")] = None,
-        model: Annotated[str | None, Query(description="Only requests for this model, or answered by it.")] = None,
-        provider: Annotated[str | None, Query(description="Only requests that called this provider last.")] = None,
-        context_status: Annotated[str | None, Query(description="Such as `trimmed` or `bypassed`.")] = None,
-        conversation_id: Annotated[str | None, Query(description="Only requests of this conversation.")] = None,
-        tenant: Annotated[str | None, Query(description="Only requests of this tenant.")] = None,
-        key_id: Annotated[str | None, Query(description="Only requests with this key.")] = None,
+        model: Annotated[Name | None, Query(description="Only requests for this model, or answered by it.")] = None,
+        provider: Annotated[Name | None, Query(description="Only requests that called this provider last.")] = None,
+        context_status: Annotated[Name | None, Query(description="Such as `trimmed` or `bypassed`.")] = None,
+        conversation_id: Annotated[Name | None, Query(description="Only requests of this conversation.")] = None,
+        tenant: Annotated[Name | None, Query(description="Only requests of this tenant.")] = None,
+        key_id: Annotated[Name | None, Query(description="Only requests with this key.")] = None,
         caller: Caller = admin,
     ) -> Response:
         """List requests."""
@@ -163,7 +164,7 @@ async def _find_place(history: RequestHistory, request_id: str) -> tuple[float, 
 
 
 async def _require_request(history: RequestHistory, request_id: str, *, param: str | None = None) -> EndedRequest:
-    request = await history.find_request(request_id)
+    request = await history.find_request(request_id) if is_valid_name(request_id) else None
     if request is None:
         raise NotFound(
             f"There is no request {request_id!r} among those that are kept.",

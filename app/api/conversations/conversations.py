@@ -21,6 +21,7 @@ from app.api.resource_schemas import (
     Limit,
     Metadata,
     MetadataChange,
+    Name,
     Order,
     Page,
     build_json_response,
@@ -104,7 +105,7 @@ MinMessages = Annotated[
     int | None, Query(ge=1, le=MAX_UNIX_SECONDS, description="Only conversations with as many messages.")
 ]
 RequestFilter = Annotated[
-    str | None,
+    Name | None,
     Query(description="Only conversations with such a request among those that `retention.request_hours` keeps."),
 ]
 UnixSecondsQuery = Annotated[int | None, Query(ge=0, le=MAX_UNIX_SECONDS, description="Unix seconds.")]

@@ -86,6 +86,8 @@ class LastView(msgspec.Struct, frozen=True, omit_defaults=True):
     """No view begins before this message: a client asked for a compaction through it."""
     user_text: UserText = NO_USER_TEXT
     """What is kept of the user messages before a boundary. It stays until the boundary moves."""
+    cleared_seqs: tuple[int, ...] = ()
+    """Messages with edits that the client asked for. Where it does not ask for them, the messages are whole again."""
 
 
 MAX_STORED_VIEWS = 8
@@ -206,7 +208,7 @@ def make_last_view(
     """Returns what is stored of a view that was sent.
 
     Args:
-        before: what was stored of the view before it.
+        before: the last view by which it was planned.
         user_texts: the user text that the view chose from.
         was_requested: whether a client asked for the compaction that the view shows; later views do not undo it, even
             if the log would fit.
@@ -219,6 +221,7 @@ def make_last_view(
         tokens=plan.shortened_tokens,
         asked_seq=plan.boundary.to_seq if was_requested else before.asked_seq,
         user_text=find_user_text(user_texts, plan.boundary.to_seq),
+        cleared_seqs=tuple(seq for seq in before.cleared_seqs if seq in plan.edits),
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from app.conversation.context_edits import ReasoningClearing, ToolResultClearing
+
 PolicyKind = Literal["additive", "checkpoint", "fade", "prune", "window"]
 SummaryStrategy = Literal["additive", "recursive"]
 RecallMode = Literal["off", "quote", "tool"]
@@ -60,27 +62,6 @@ class CheckpointTrigger:
 
     type: TriggerType | None = None
     value: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ToolResultClearing:
-    """Context editing: old tool results are cleared once the view is above `trigger_tokens` (None: never)."""
-
-    trigger_tokens: int | None = None
-    keep: int = 3
-    """How many of the newest results stay."""
-    clear_at_least_tokens: int = 0
-    """Nothing is cleared if that would free fewer tokens than this."""
-    exclude_tools: tuple[str, ...] = ()
-    inputs: bool = False
-    """Whether the arguments of the calls are cleared too."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningClearing:
-    """Context editing: reasoning is cleared from all turns but the newest `keep_turns` (None: never)."""
-
-    keep_turns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from app.context.stages.draft import Draft, DraftEditor
 from app.conversation.conversation_types import LogMessage
-from app.conversation.item import TOOL_RESULT_ROLES, UNNAMED_TOOL
+from app.conversation.item import TOOL_RESULT_ROLES, UNNAMED_TOOL, EditOperation
 
 CLEARED_RESULT_TEXT = "[old tool result cleared]"
+RESULT_OPERATION: Final[EditOperation] = ("say", CLEARED_RESULT_TEXT)
+REASONING_OPERATION: Final[EditOperation] = ("thoughtless",)
 
 
 def clear_tool_results(draft: Draft) -> Draft:
     """Clears all results but the newest `keep`, if the view is above the trigger and that frees enough."""
     rule = draft.context.policy.clear_tool_results
     budget = draft.context.budget
-    # Without a trigger the rule is off.
-    if rule.trigger_tokens is None or budget.calibrate_tokens(draft.tokens) <= rule.trigger_tokens:
-        return draft
-    names = _map_tool_names(draft.context.tail.messages)
     results = draft.list_editable_results()
     # New results are not cleared, but they count among the newest ones.
     new_count = sum(entry.message.role in TOOL_RESULT_ROLES for entry in draft.list_new_messages())
+    cleared_count = sum(RESULT_OPERATION in edit.ops for edit in draft.edits.values())
+    # Without a trigger the rule is off.
+    is_due = rule.trigger_tokens is not None and budget.calibrate_tokens(draft.tokens) > rule.trigger_tokens
+    if rule.trigger_results is not None:
+        is_due = is_due or len(results) + new_count - cleared_count > rule.trigger_results
+    if not is_due:
+        return draft
+    names = _map_tool_names(draft.context.tail.messages)
     old = results[: max(0, len(results) + min(0, new_count - rule.keep))]
     old = [entry for entry in old if names.get(entry.seq) not in rule.exclude_tools]
     editing = draft.start_editing()
-    cleared = sum(editing.apply_operation_if_smaller(entry, "cleared", ("say", CLEARED_RESULT_TEXT)) for entry in old)
+    cleared = sum(editing.apply_operation_if_smaller(entry, "cleared", RESULT_OPERATION) for entry in old)
     if rule.inputs:
         _clear_call_arguments(draft, editing, {entry.seq for entry in old})
     freed = draft.tokens_above_goal - editing.tokens_above_goal
@@ -39,10 +47,12 @@ def clear_reasoning(draft: Draft) -> Draft:
     """Clears the reasoning of all but the newest turns. Reasoning of the current turn is kept: providers need it with
     the calls that are still being answered.
     """
-    keep = draft.context.policy.clear_reasoning.keep_turns
-    if keep is None:
+    rule, tail = draft.context.policy.clear_reasoning, draft.context.tail
+    if (keep := rule.keep_turns) is None:
         return draft
-    openings = [entry.from_seq for entry in draft.context.tail.rounds if entry.opens_turn]
+    openings = [entry.from_seq for entry in tail.rounds if entry.opens_turn]
+    if rule.counts_turns_with_reasoning:
+        openings = sorted(group_by_turn(openings, (one.seq for one in tail.messages if one.message.has_reasoning)))
     if len(openings) <= max(1, keep):
         return draft
     first_kept_seq = openings[-max(1, keep)]
@@ -52,9 +62,18 @@ def clear_reasoning(draft: Draft) -> Draft:
         for entry in draft.iterate_editable_messages()
         if entry.seq < first_kept_seq and entry.message.has_reasoning
     ]
-    cleared = sum(editing.apply_operation_if_smaller(entry, "cleared", ("thoughtless",)) for entry in old)
+    cleared = sum(editing.apply_operation_if_smaller(entry, "cleared", REASONING_OPERATION) for entry in old)
     freed = draft.tokens_above_goal - editing.tokens_above_goal
     return editing.build_draft().add_note("reasoning_cleared", messages=cleared, tokens=freed) if cleared else draft
+
+
+def group_by_turn(openings: Sequence[int], seqs: Iterable[int]) -> set[int]:
+    """Returns where the turns begin that have some of the messages. Messages before the first turn belong to it.
+
+    Args:
+        openings: where the turns begin, ascending.
+    """
+    return {openings[max(0, bisect_right(openings, seq) - 1)] for seq in seqs} if openings else set()
 
 
 def _map_tool_names(messages: Sequence[LogMessage]) -> dict[int, str]:
@@ -75,11 +94,13 @@ def _map_tool_names(messages: Sequence[LogMessage]) -> dict[int, str]:
 
 
 def _clear_call_arguments(draft: Draft, editing: DraftEditor, cleared: set[int]) -> None:
-    """Clears the arguments of calls whose results are all cleared."""
+    """Clears the arguments of calls whose results are all cleared, and whose tools the rule does not leave out."""
+    inputs = draft.context.policy.clear_tool_results.inputs
     for entry in draft.context.tail.rounds:
         results = set(range(entry.from_seq + 1, entry.to_seq))
         call = draft.context.tail.find_message(entry.from_seq)
-        if results and results <= cleared and entry.from_seq >= draft.boundary_seq:
+        is_chosen = isinstance(inputs, bool) or {one.name for one in call.message.calls} <= {*inputs}
+        if results and results <= cleared and entry.from_seq >= draft.boundary_seq and is_chosen:
             editing.apply_operation_if_smaller(call, "cleared", ("inputs",))
 
 

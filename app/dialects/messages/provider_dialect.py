@@ -11,6 +11,7 @@ from app.conversation.item import Item
 from app.dialects.cache_marks import NO_CACHE_MARKS, TOOLS_INDEX, CacheMarks
 from app.dialects.item_decoding import is_messages_text
 from app.dialects.messages.cache_marks import mark_tools
+from app.dialects.messages.context_edits import drop_thinking_edits
 from app.dialects.messages.message_rendering import (
     CACHE_MARK,
     MAX_CACHE_MARKS,
@@ -71,16 +72,17 @@ class MessagesProviderDialect(ProviderDialect):
         rendered = render_messages_for_anthropic(
             raws, own_seals=seals, keeps_thinking=not is_edited, cache_marks=marks, own_marks=cache_marks
         )
+        if is_thinking and thinking.get("type") == "enabled" and rendered.lacks_loop_thinking:
+            others = {name: raw for name, raw in fields.items() if name != "thinking"}
+            bare = self.render_messages(raws, own_contents, others, is_edited=is_edited, cache_marks=cache_marks)
+            without: dict[str, bytes | None] = {**bare.fields, "thinking": None, **drop_thinking_edits(fields)}
+            return RenderedMessages(bare.messages, without, [*bare.warnings, THINKING_WARNING])
         changed: dict[str, bytes | None] = {"system": rendered.system}
         if TOOLS_INDEX in cache_marks and "tools" in fields:
             changed["tools"] = mark_tools(bytes(fields["tools"]), cache_marks[TOOLS_INDEX])
-        warnings = rendered.warnings
         if is_thinking and is_edited and rendered.has_loop_thinking:
             changed["thinking"] = orjson.dumps({**thinking, "block_binding": DROPPED_THINKING})
-        elif is_thinking and thinking.get("type") == "enabled" and rendered.lacks_loop_thinking:
-            changed["thinking"] = None
-            warnings = [*warnings, THINKING_WARNING]
-        return RenderedMessages(rendered.raw_messages, changed, warnings)
+        return RenderedMessages(rendered.raw_messages, changed, rendered.warnings)
 
     def has_cache_marks(self, fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
         return count_marks_beside_messages(fields) > 0 or any(

@@ -94,15 +94,15 @@ def parse_messages_fields(
         )
     model = decode_field(fields, "model")
     if not isinstance(model, str) or not model:
-        raise _build_error("model", "Field required" if model is None else "Input should be a valid string")
+        raise build_place_error("model", "Field required" if model is None else "Input should be a valid string")
     check_name(model, "model")
     check_request_names(fields)
     values = {name: _decode_typed_field(fields, name, kind) for name, kind in FIELD_TYPES.items() if name in fields}
     limit = values.get("max_tokens")
     if limit is None and needs_limit:
-        raise _build_error("max_tokens", "Field required")
+        raise build_place_error("max_tokens", "Field required")
     if limit is not None and limit < 1:
-        raise _build_error("max_tokens", "Input should be greater than or equal to 1")
+        raise build_place_error("max_tokens", "Input should be greater than or equal to 1")
     _check_tools(values.get("tools") or ())
     system = _parse_system(fields)
     messages, indexes = split_messages(_decode_messages(fields), may_begin_with_result=may_begin_with_result)
@@ -164,11 +164,11 @@ def _check_results(message: _MessageFields, results: Sequence[int], open_calls: 
         block, where = message.content[place], f"messages.{index}.content.{place}"
         assert isinstance(block, _BlockFields)
         if message.role != "user":
-            raise _build_error(where, "`tool_result` blocks can only be in `user` messages")
+            raise build_place_error(where, "`tool_result` blocks can only be in `user` messages")
         if not isinstance(block.tool_use_id, str):
-            raise _build_error(f"{where}.tool_use_id", "Field required")
+            raise build_place_error(f"{where}.tool_use_id", "Field required")
         if open_calls is not None and block.tool_use_id not in open_calls:
-            raise _build_error(
+            raise build_place_error(
                 where,
                 f"unexpected `tool_use_id` found in `tool_result` blocks: {block.tool_use_id[:64]}. Each `tool_result` "
                 "block must have a corresponding `tool_use` block in the previous message",
@@ -178,13 +178,13 @@ def _check_results(message: _MessageFields, results: Sequence[int], open_calls: 
 def _decode_messages(fields: Mapping[str, bytes]) -> list[bytes]:
     raw = fields.get("messages")
     if raw is None:
-        raise _build_error("messages", "Field required")
+        raise build_place_error("messages", "Field required")
     try:
         messages = [bytes(message) for message in _decode_array(raw)]
     except msgspec.ValidationError as error:
-        raise _build_error("messages", "Input should be a valid list") from error
+        raise build_place_error("messages", "Input should be a valid list") from error
     if not messages:
-        raise _build_error("messages", "at least one message is required")
+        raise build_place_error("messages", "at least one message is required")
     return messages
 
 
@@ -192,40 +192,45 @@ def _decode_message(raw: bytes, index: int) -> _MessageFields:
     where = f"messages.{index}"
     try:
         if may_be_too_deep(raw) and is_too_deep(orjson.loads(raw)):
-            raise _build_error(where, TOO_DEEP_MESSAGE)
+            raise build_place_error(where, TOO_DEEP_MESSAGE)
         return _message_decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, orjson.JSONDecodeError) as error:
-        raise _describe_validation_error(error, where) from error
+        raise describe_validation_error(error, where) from error
 
 
-def _describe_validation_error(error: Exception, where: str) -> InvalidRequest:
+def describe_validation_error(error: Exception, where: str) -> InvalidRequest:
+    """Builds the error for what does not have the type that it must have.
+
+    Args:
+        where: the place of what was decoded.
+    """
     found = _VALIDATION_ERROR.match(str(error))
     path = where + _INDEX.sub(r".\1", (found and found["path"]) or "")
     if found and found["missing"]:
-        return _build_error(f"{path}.{found['missing']}", "Field required")
+        return build_place_error(f"{path}.{found['missing']}", "Field required")
     said = found["said"] if found else str(error)
-    if said.startswith("Invalid enum value"):
+    if path.endswith(".role") and said.startswith("Invalid enum value"):
         said = "Input should be 'user', 'assistant' or 'system'"
-    return _build_error(path, said)
+    return build_place_error(path, said)
 
 
 def _parse_system(fields: Mapping[str, bytes]) -> list[bytes]:
     """Returns the message of the system prompt; none if there is no text in it."""
     value = decode_field(fields, "system")
     if value is not None and not isinstance(value, str | list):
-        raise _build_error("system", "Input should be a valid string or a list of text blocks")
+        raise build_place_error("system", "Input should be a valid string or a list of text blocks")
     if not value:
         return []
     for index, block in enumerate(value if isinstance(value, list) else ()):
         if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
-            raise _build_error(f"system.{index}", "Input should be a block of type 'text' with a `text`")
+            raise build_place_error(f"system.{index}", "Input should be a block of type 'text' with a `text`")
     return [MessagesMessage.from_native(render_native_message("system", bytes(fields["system"]))).raw]
 
 
 def _check_tools(tools: Sequence[object]) -> None:
     for index, tool in enumerate(tools):
         if not isinstance(tool, dict):
-            raise _build_error(f"tools.{index}", "Input should be a valid dictionary")
+            raise build_place_error(f"tools.{index}", "Input should be a valid dictionary")
         name = tool.get("name")
         if isinstance(name, str) and name:
             check_name(name, f"tools.{index}.name")
@@ -235,9 +240,10 @@ def _decode_typed_field(fields: Mapping[str, bytes], name: str, kind: type) -> A
     value = decode_field(fields, name)
     # JSON's booleans are no integers, Python's are.
     if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-        raise _build_error(name, f"Input should be {TYPE_WORDS[kind]}")
+        raise build_place_error(name, f"Input should be {TYPE_WORDS[kind]}")
     return value
 
 
-def _build_error(path: str, problem: str) -> InvalidRequest:
+def build_place_error(path: str, problem: str) -> InvalidRequest:
+    """Builds an error that names the place as Anthropic does."""
     return InvalidRequest(f"{path}: {problem}", code="invalid_value", param=path)

@@ -12,6 +12,7 @@ import orjson
 
 from app.conversation.item import CountedSchemas
 from app.dialects.body.counted_content import read_schemas
+from app.dialects.messages.context_edits import COMPACT, EDITS_FIELD, drop_thinking_edits
 from app.dialects.messages.message_rendering import count_cache_marks
 from app.dialects.request_body import END_USER_FIELDS, decode_field
 from app.dialects.request_translation import (
@@ -70,8 +71,6 @@ MIN_THINKING_TOKENS: Final = 1024
 HIGHEST_TEMPERATURE: Final = 1
 EFFORTS: Final[Mapping[object, str | None]] = {"none": None, "minimal": "low"}
 """OpenAI's words for how much a model shall think that Anthropic does not have; the others are the same."""
-KEEP_ALL_THINKING: Final = {"type": "clear_thinking_20251015", "keep": "all"}
-"""An edit that asks for nothing."""
 CHAT_TOOL_MEMBERS: Final = ("name", "description", "input_schema", "strict", "type", "cache_control")
 TOOL_MEMBERS: Final = ("name", "description", "parameters", "strict")
 MESSAGES_SCHEMA_FIELDS: Final = frozenset({"tools", "output_config"})
@@ -101,12 +100,9 @@ def translate_messages_fields_to_chat(fields: Mapping[str, bytes]) -> Translated
     match decode_field(fields, "thinking"):
         case {"type": "enabled" | "adaptive"} if config.get("effort") is None:
             dropped.append("`thinking`")
-    edits = (decode_field(fields, "context_management") or {}).get("edits")
-    for edit in edits if isinstance(edits, list) else ():
-        # Claude Code asks with each request that all thinking stays.
-        if edit != KEEP_ALL_THINKING:
-            kind = edit.get("type") if isinstance(edit, dict) else None
-            dropped.append(f"`context_management.edits` ({shorten_name(kind)})")
+    # The gateway does the other edits.
+    if COMPACT.encode() in bytes(fields.get(EDITS_FIELD, b"")):
+        dropped.append(f"`{EDITS_FIELD}.edits` ({COMPACT})")
     if stop := decode_field(fields, "stop_sequences"):
         translated["stop"] = orjson.dumps(stop)
     if (limit := decode_field(fields, "max_tokens")) is not None:
@@ -163,6 +159,7 @@ def lower_output_limit(fields: Mapping[str, bytes], limit: int) -> dict[str, byt
             is_possible = limit > MIN_THINKING_TOKENS
             smaller = {**thinking, "budget_tokens": limit - 1} if is_possible else {"type": "disabled"}
             lowered["thinking"] = orjson.dumps(smaller)
+            lowered |= {} if is_possible else drop_thinking_edits(fields)
     return lowered
 
 

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 
 from app.conversation.json_text import encode_compact_json
-from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.answer_decoding import PROTOCOL_FACTS, AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,
     Begin,
@@ -26,10 +26,12 @@ from app.dialects.answer_events import (
     Text,
     Usage,
 )
+from app.dialects.messages.context_edits import EDITS_FIELD, sum_cleared_tokens
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.message_body import THINKING_TYPES, Block
 from app.dialects.messages.message_rendering import build_sealed_text
 from app.dialects.provider_json import normalize_json
+from app.dialects.usage import CLEARED_TOKENS
 from app.errors import UpstreamUnavailable
 
 FINISH_REASONS: Final[Mapping[str, str]] = {
@@ -62,6 +64,7 @@ class MessagesEvent(msgspec.Struct, gc=False):
     content_block: dict[str, Any] | None = None
     message: msgspec.Raw = _NO_JSON
     usage: dict[str, Any] | None = None
+    context_management: Any = None
 
 
 class _WholeMessage(msgspec.Struct):
@@ -109,7 +112,7 @@ class MessagesStreamDecoder(AnswerDecoder):
         elif kind == "message_start":
             self._add_message(_decode_object(bytes(event.message)))
         elif kind == "message_delta":
-            self._add_end(event.delta or {})
+            self._add_end(event.delta or {}, event.context_management)
             self._add_usage(event.usage or {})
         elif kind == "message_stop":
             self.has_ended = True
@@ -158,8 +161,8 @@ class MessagesStreamDecoder(AnswerDecoder):
             self._raw_blocks = [bytes(raw) for raw in _decode_whole(normalize_json(body)).content]
         except msgspec.DecodeError as error:
             raise UpstreamUnavailable("The message has no list of blocks.") from error
+        self._add_end(message, message.get(EDITS_FIELD))
         self._add_message(message)
-        self._add_end(message)
         for index, raw in enumerate(self._raw_blocks):
             block = _decode_object(raw)
             self._begin_block(index, block)
@@ -183,7 +186,9 @@ class MessagesStreamDecoder(AnswerDecoder):
         return MessagesMessage.from_raw_blocks("assistant", blocks)
 
     def build_facts(self) -> dict[str, Any]:
-        return {**super().build_facts(), NATIVE_FACTS_KEY: {name: self._native.get(name) for name in NATIVE_FACTS}}
+        applied = {PROTOCOL_FACTS: {EDITS_FIELD: self._native[EDITS_FIELD]}} if EDITS_FIELD in self._native else {}
+        native = {name: self._native.get(name) for name in NATIVE_FACTS}
+        return {**super().build_facts(), NATIVE_FACTS_KEY: native, **applied}
 
     def _decode(self, data: bytes) -> MessagesEvent:
         try:
@@ -209,7 +214,9 @@ class MessagesStreamDecoder(AnswerDecoder):
         self.model = model if isinstance(model, str) else None
         self._add_usage(message.get("usage") or {})
 
-    def _add_end(self, fields: Mapping[str, Any]) -> None:
+    def _add_end(self, fields: Mapping[str, Any], applied_edits: object) -> None:
+        if isinstance(applied_edits, dict):
+            self._native[EDITS_FIELD] = applied_edits
         reason = fields.get("stop_reason")
         if isinstance(reason, str):
             self._native |= {name: fields.get(name) for name in ("stop_reason", "stop_sequence")}
@@ -221,7 +228,8 @@ class MessagesStreamDecoder(AnswerDecoder):
             **{name: count for name, count in counts.items() if count is not None},
         }
         if isinstance(usage.get("input_tokens"), int):
-            self.usage = translate_usage(usage)
+            cleared = sum_cleared_tokens(self._native.get(EDITS_FIELD))
+            self.usage = translate_usage(usage) | ({CLEARED_TOKENS: cleared} if cleared else {})
 
     def _add_delta(self, index: int, delta: Mapping[str, Any]) -> None:
         for name, value in delta.items():
@@ -241,7 +249,7 @@ class MessagesStreamDecoder(AnswerDecoder):
             if name != "input":
                 block[name] = str(block.get(name) or "") + text
             elif text:
-                block[name] = _decode_input(text)
+                block[name] = decode_input(text)
         return block
 
     def _read_delta(self, index: int, delta: Mapping[str, Any]) -> Iterator[AnswerValue]:
@@ -325,7 +333,7 @@ def build_error_object(data: bytes) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}})
 
 
-def _decode_input(text: str) -> Any:
+def decode_input(text: str) -> Any:
     """Returns the input of a call. One that was cut off is no JSON, and kept as a text."""
     try:
         value = orjson.loads(text)

@@ -21,7 +21,7 @@ from app.dialects.answer_events import (
 )
 from app.dialects.messages.message_body import PARAGRAPH_BREAK, Block
 from app.dialects.messages.message_rendering import read_sealed_block
-from app.dialects.messages.stream_decoder import FINISH_REASONS
+from app.dialects.messages.stream_decoder import FINISH_REASONS, decode_input
 from app.dialects.provider_json import encode_json, join_surrogates
 
 STOP_REASONS: Final = {
@@ -160,7 +160,7 @@ class MessagesStreamEncoder:
             return b""
         self._is_open = False
         if self._open_call is not None and self.blocks[-1]["type"] == "tool_use":
-            self.blocks[-1]["input"] = _decode_input(self._inputs[self._open_call])
+            self.blocks[-1]["input"] = decode_input("".join(self._inputs[self._open_call]) or "{}")
             self._open_call = None
         return write_event("content_block_stop", {"index": len(self.blocks) - 1})
 
@@ -267,12 +267,3 @@ def _is_object(pieces: list[str]) -> bool:
         return isinstance(orjson.loads("".join(pieces)), dict)
     except orjson.JSONDecodeError:
         return False
-
-
-def _decode_input(pieces: list[str]) -> Any:
-    text = "".join(pieces)
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError:
-        value = text
-    return value if isinstance(value, dict) else {"arguments": value}

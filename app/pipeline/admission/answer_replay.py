@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.conversation.conversation_types import Conversation, LogMessage
+from app.dialects.answer_decoding import PROTOCOL_FACTS
 from app.dialects.answer_format import StoredAnswer
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.admission.request_digest import compute_retry_digest
@@ -84,7 +85,7 @@ def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatR
     """Renders a stored answer in the form that the request asks for: as a whole answer or as a stream."""
     meta = entry.meta or {}
     status = meta.get("context_status", "full")
-    gateway_fields = {"context_status": status, "conversation_id": conversation_id}
+    gateway_fields = {"context_status": status, "conversation_id": conversation_id, **meta.get(PROTOCOL_FACTS, {})}
     headers = {
         "x-conversation-id": conversation_id,
         "x-context-status": str(status),

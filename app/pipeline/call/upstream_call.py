@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence, Set
+from contextlib import aclosing
 from typing import Final
 
 import msgspec
@@ -15,7 +17,7 @@ from app.dialects.answer_decoding import BAD_GATEWAY
 from app.dialects.provider_dialects import find_provider_dialect, select_queries
 from app.dialects.sealed_parts import list_sealed_parts
 from app.dialects.usage import TokenUsage
-from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused
+from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.call.upstream_reply import (
     StreamReply,
@@ -25,7 +27,9 @@ from app.pipeline.call.upstream_reply import (
 )
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.call.window_learning import ModelFactWriter, WindowLearner, replace_window
+from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
+from app.pipeline.resolve.model_context import read_context_edits, speaks_protocol
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGINS
 from app.pipeline.respond.context_status import select_forwarded_headers
 from app.pipeline.turn import Turn, View, build_cache_key
@@ -33,13 +37,17 @@ from app.pipeline.view.last_view_and_calibration import read_calibration
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import ConversationStore
 from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow
-from app.upstream.provider_contract import ModelDeployment
+from app.upstream.provider_contract import COUNT_PATHS, ClientKey, ModelDeployment, UpstreamRequest
 from app.upstream.routing.context_windows import ContextWindows
+from app.upstream.routing.measured_calls import send_passthrough
 from app.upstream.routing.prices import compute_call_cost_usd
 from app.upstream.routing.router import STATUS_OK, BufferedReply, Router
 
 DOUBTFUL_OVERFLOW_SHARE: Final = 0.5
 """An ambiguous error is taken for an overflow if the prompt is above this share of the window."""
+COUNT_SECONDS: Final = 10.0
+"""The longest time for a provider's count of tokens. Clients count before they send, so a late count is worth less than
+an estimate."""
 REDIRECT_STATUSES: Final = frozenset({300, 301, 302, 303, 307, 308})
 
 
@@ -136,6 +144,28 @@ class UpstreamCaller:
             self.window_learner.learn_from_refusal(deployment, overflow)
         raise PromptOverflow(overflow, deployment)
 
+    async def ask_for_token_count(self, request: ChatRequest) -> bytes | None:
+        """Returns the body with which a provider answers how many tokens a request has. None if it speaks another
+        protocol than the client, refuses to count, or is away: then the gateway counts.
+
+        Raises:
+            ModelNotFound: no provider has the model.
+        """
+        deployment = self.router.resolve(request.model).deployments[0]
+        provider, authorization = deployment.provider, request.caller.authorization
+        path = COUNT_PATHS.get(provider.protocol)
+        if path is None or not speaks_protocol(deployment, request):
+            return None
+        body = build_upstream_body(request, None, deployment).body
+        key = authorization and ClientKey(authorization, provider.name).disclose_to_provider(provider)
+        call = UpstreamRequest(path, body, authorization=key, headers=request.forwarded_headers)
+        try:
+            async with asyncio.timeout(COUNT_SECONDS), aclosing(await send_passthrough(provider, call)) as reply:
+                count = await reply.read()
+        except (UpstreamUnavailable, TimeoutError):
+            return None
+        return count if reply.status == STATUS_OK and b'"input_tokens"' in count else None
+
     async def call_next_round(
         self,
         deployment: ModelDeployment,
@@ -217,15 +247,18 @@ class UpstreamCaller:
         await allowance.reserve(cost_usd if deployment is None else allowance.reserved_usd + cost_usd)
 
     async def _fit_view_to_deployment(self, deployment: ModelDeployment, turn: Turn, view: View) -> View:
-        """Returns the view for a deployment: a smaller one, planned without a model call, if its window is smaller."""
+        """Returns the view for a deployment: another one, planned without a model call, if its window is smaller, or if
+        only one of both providers does the context edits that the client asks for."""
         window = self.window_learner.limit_window(
             await self.windows.find_window(deployment, turn.client_key),
             turn.resolved_request.conversation.state,
             deployment.key,
         )
-        if window.tokens >= view.budget.window:
+        context_edits = read_context_edits(turn.request, deployment)
+        if window.tokens >= view.budget.window and context_edits == turn.context_edits:
             return view
-        turn = replace_window(replace(turn, calibration=self.find_calibration(deployment, turn)), window)
+        turn = replace(turn, calibration=self.find_calibration(deployment, turn), context_edits=context_edits)
+        turn = replace_window(turn, window)
         try:
             smaller = await self._build_view_without_summaries(turn)
         except ContextLengthExceeded:

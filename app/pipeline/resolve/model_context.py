@@ -13,7 +13,10 @@ from app.compaction.summarizer.summary_request import SAME_MODEL
 from app.context.calibration import AttachmentCost
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.plan.policy import ContextPolicy
+from app.conversation.context_edits import ContextEdits
 from app.dialects.body.counted_content import ATTACHMENT_MARKERS
+from app.dialects.client_dialects import CLIENT_DIALECTS
+from app.dialects.provider_dialects import find_provider_dialect
 from app.errors import PolicyNotFound
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
@@ -21,7 +24,7 @@ from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn
 from app.pipeline.view.last_view_and_calibration import read_calibration
-from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget
+from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.routes import Routes
 
@@ -76,7 +79,11 @@ class ModelContexts:
         )
 
     def build_turn(self, request: ChatRequest, model_context: ModelContext, resolved_request: ResolvedRequest) -> Turn:
-        """Returns the turn of a resolved request, ready for planning."""
+        """Returns the turn of a resolved request, ready for planning.
+
+        Raises:
+            InvalidRequest: the request asks for a context edit that its provider does not do, and the gateway neither.
+        """
         model_key, conversation = model_context.model_key, resolved_request.conversation
         calibration = read_calibration(
             conversation.state, model_key, self.calibration_slopes.find_start_slope(model_key, conversation.tenant)
@@ -90,6 +97,7 @@ class ModelContexts:
             calibration=calibration.add_attachments(attachments, head_seq=conversation.head_seq),
             summarizer_input_tokens=model_context.summarizer_input_tokens,
             resolved_request=resolved_request,
+            context_edits=read_context_edits(request, model_context.target.deployments[0]),
         )
 
     def find_policy(self, request: ChatRequest) -> ContextPolicy:
@@ -124,3 +132,21 @@ class ModelContexts:
             deployment = self.routes.resolve(summarizer_model).deployments[0]
             window = await self.windows.find_window(deployment, client_key)
         return compute_max_input_tokens(policy, window.tokens)
+
+
+def speaks_protocol(deployment: ModelDeployment, request: ChatRequest) -> bool:
+    """Says whether a deployment's provider speaks the protocol of a request's client."""
+    return find_provider_dialect(deployment.provider.protocol).client_protocol == request.protocol
+
+
+def read_context_edits(request: ChatRequest, deployment: ModelDeployment) -> ContextEdits | None:
+    """Returns what a request asks to clear; None if it asks for nothing, or if the deployment's provider does it.
+
+    A provider of the request's protocol does it, unless its quirks say that it refuses the field.
+
+    Raises:
+        InvalidRequest: an edit is unknown or not valid.
+    """
+    client = CLIENT_DIALECTS[request.protocol]
+    is_done = speaks_protocol(deployment, request) and client.context_edits_field not in deployment.quirks.strip_fields
+    return None if is_done else client.read_context_edits(request.raw_fields)

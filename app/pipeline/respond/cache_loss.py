@@ -102,6 +102,8 @@ def learn_cached_prompt(
 def find_cache_loss(turn: Turn, before: CachedPrompt, prompt: CachedPrompt, rule: CacheRule) -> CacheLoss | None:
     """Returns what a prompt lost of the cache, if no edit of the gateway explains it. A long new message lowers the
     share, too, but loses nothing."""
+    if not (before.prompt_tokens and prompt.prompt_tokens):
+        return None  # some providers report no prompt, or one of no tokens
     share = before.cached_tokens / before.prompt_tokens - prompt.cached_tokens / prompt.prompt_tokens
     tokens = before.cached_tokens - prompt.cached_tokens
     if share <= LOST_SHARE or tokens <= LOST_TOKENS:

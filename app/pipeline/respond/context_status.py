@@ -63,6 +63,8 @@ class ContextReport(msgspec.Struct, frozen=True):
     detail: ContextDetail = "full"
     searches: Sequence[Mapping[str, Any]] = ()
     """The searches of the model, `{query, found}` each. The sequence grows while the answer is made."""
+    protocol_fields: Mapping[str, Any] = {}
+    """Fields of the client's protocol that tell what was cleared because the client asked for it."""
 
     def render_status_fields(self) -> bytes:
         """Renders `context_status` and `conversation_id` as JSON members without braces, for `splice_fields`."""
@@ -77,7 +79,8 @@ class ContextReport(msgspec.Struct, frozen=True):
         """
         context = self.build_context_object() if context is None else context
         shown = select_context_fields(context, self.detail)
-        return b'%b,"context":%b' % (self.render_status_fields(), orjson.dumps(shown))
+        fields = b'%b,"context":%b' % (self.render_status_fields(), orjson.dumps(shown))
+        return fields + b"," + orjson.dumps(self.protocol_fields)[1:-1] if self.protocol_fields else fields
 
     def build_context_object(
         self, reported: TokenUsage | None = None, cost: Mapping[str, Any] | None = None

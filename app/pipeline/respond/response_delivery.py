@@ -18,7 +18,7 @@ from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
-from app.dialects.answer_decoding import Answer
+from app.dialects.answer_decoding import PROTOCOL_FACTS, Answer
 from app.dialects.provider_dialects import make_decoder
 from app.dialects.sealed_parts import has_sealed_parts
 from app.dialects.search_rounds import JoinedEvents
@@ -45,7 +45,7 @@ from app.pipeline.respond.context_status import ContextReport, choose_context_st
 from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report, record_turn
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
-from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
+from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import ModelDeployment
@@ -378,6 +378,7 @@ class ResponseDelivery:
             ),
             REQUEST_FACTS: build_request_facts(turn.request),
             REQUEST_DIGEST: turn.resolved_request.request_digest,
+            **({PROTOCOL_FACTS: report.protocol_fields} if report.protocol_fields else {}),
         }
         if alternatives:
             meta["alternatives"] = alternatives
@@ -441,10 +442,9 @@ class ResponseDelivery:
         """
         state, view = turn.resolved_request.conversation.state, upstream_answer.sent_view
         window = view.budget.window
-        previous_view = read_last_view(state, turn.policy, window)
         stored_view = make_last_view(
             view.plan,
-            previous_view,
+            view.outline.last_view,
             was_requested=turn.request.summarize == "now" and bool(view.plan.summaries),
             user_texts=view.outline.user_texts,
         )
@@ -470,13 +470,13 @@ class ResponseDelivery:
             state,
             upstream_answer.deployment,
             refused=view.refused_size,
-            prompt_tokens=reported.prompt_tokens,
-            truncated_at=calibration_before.find_silent_truncation_window(prompt, reported.prompt_tokens),
+            prompt_tokens=reported.sent_tokens,
+            truncated_at=calibration_before.find_silent_truncation_window(prompt, reported.sent_tokens),
         )
         learned |= learn_cached_prompt(
             turn, view, upstream_answer.deployment, reported, self._unix_seconds(), self._metrics
         )
-        calibration = calibration_before.learn_from_report(prompt, reported.prompt_tokens)
+        calibration = calibration_before.learn_from_report(prompt, reported.sent_tokens)
         self._upstream_caller.learn_slope(model_key, turn.resolved_request.conversation, calibration)
         learned[CALIBRATIONS] = {**state.get(CALIBRATIONS, {}), model_key: calibration.to_dict()}
         return learned
@@ -525,6 +525,7 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         ),
         detail=turn.request.context_detail,
         searches=turn.search_tool_session.searches if turn.search_tool_session is not None else (),
+        protocol_fields=view.protocol_fields,
         slope=slope,
         offset_tokens=budget.calibrate_tokens(added_tokens)
         + round((budget.calibration_ratio - slope) * (plan.prompt_tokens - added_tokens)),
@@ -580,7 +581,7 @@ def _describe_provider_truncation(report: ContextReport, reported: TokenUsage | 
     if (
         reported is None
         or sent_tokens < MIN_TRUNCATED_PROMPT_TOKENS
-        or reported.prompt_tokens >= TRUNCATED_SHARE * sent_tokens
+        or reported.sent_tokens >= TRUNCATED_SHARE * sent_tokens
     ):
         return None
     return (

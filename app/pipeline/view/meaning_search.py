@@ -16,6 +16,7 @@ from app.context.quote.meaning import PassagePlace, encode_vectors, list_passage
 from app.conversation.conversation_types import Conversation
 from app.errors import GatewayError, StoreUnreadable
 from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.resolve.resolved_request import REDACTED
 from app.store.contract.conversations import ConversationStore, MessageVectors
 from app.upstream.embeddings import Embedder
 
@@ -66,8 +67,10 @@ class MeaningSearch:
             )
         except StoreUnreadable:  # sealed with a key that is gone: they are made anew
             stored = []
-        if len(stored) < before_seq - from_seq:
-            self._start_embedding(conversation, embedder, from_seq, {one.seq for one in stored})
+        # A redacted message has no vectors, and gets none.
+        known_seqs = {one.seq for one in stored}.union(conversation.marks.get(REDACTED, ()))
+        if any(seq not in known_seqs for seq in range(from_seq, before_seq)):
+            self._start_embedding(conversation, embedder, from_seq, known_seqs)
         if not stored:
             return []
         try:

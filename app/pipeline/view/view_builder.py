@@ -17,10 +17,13 @@ from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import LOG_START, LastView, Outline, Plan, SummarizeMode, SummaryRange
 from app.context.plan.planner import plan_view
 from app.context.stages.draft import select_pins_before, select_user_text
+from app.context.stages.requested_edits import clear_as_requested, drop_requested_edits, may_clear_more
 from app.context.view.client_versions import NO_VERSIONS
-from app.context.view.client_words import ClientWords
+from app.context.view.client_words import NO_WORDS, ClientWords
 from app.context.view.view_rendering import build_summary_message, render_view
+from app.conversation.context_edits import ClearedContext
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
+from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.item_decoding import decode_item
 from app.dialects.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.errors import ContextLengthExceeded
@@ -192,6 +195,7 @@ class ViewBuilder:
         if resolved_request.creates_conversation and not is_over and policy.is_additive_without_stages:
             # The first turn of a branch has no prompt cache to keep: its view need not begin where its parent's did.
             outline = replace(outline, last_view=LastView(asked_seq=outline.last_view.asked_seq))
+        outline, cleared = await self._clear_as_requested(turn, outline, budget)
         make_plan = functools.partial(
             self._plan_with_user_text, turn, budget=budget, summarize=summarize, words=words, is_over=is_over
         )
@@ -199,12 +203,13 @@ class ViewBuilder:
         # The chain came from a cache. If the plan uses an outdated part of it, the chain is read again and the view is
         # planned again.
         if plan.summaries and not chain.has_verified_all(plan.summaries):
-            user_texts = outline.user_texts
+            known = outline
             outline = self._build_outline(turn, budget, await read_chain(bypass_cache=True), words)
-            outline = replace(outline, user_texts=user_texts)
+            outline = replace(outline, user_texts=known.user_texts, last_view=known.last_view)
             outline, plan, raised_budget = await make_plan(outline=outline)
         warnings = _build_pin_warnings(resolved_request, outline) if PINS in resolved_request.conversation.marks else ()
-        return View(outline, plan, raised_budget, None, warnings=warnings, words=words)
+        told = {} if cleared is None else CLIENT_DIALECTS[turn.request.protocol].render_cleared_context(cleared)
+        return View(outline, plan, raised_budget, None, warnings=warnings, words=words, protocol_fields=told)
 
     async def _plan_with_user_text(
         self,
@@ -235,6 +240,41 @@ class ViewBuilder:
             reads -= 1
             known = await self._user_text_reader.read_through(turn, budget, words, known, plan)
             outline = replace(outline, user_texts=(*outline.user_texts, known))
+
+    async def _clear_as_requested(
+        self, turn: Turn, outline: Outline, budget: Budget
+    ) -> tuple[Outline, ClearedContext | None]:
+        """Clears what the client asks to clear, and nothing that it only asked for before.
+
+        Returns:
+            The outline, with the edits as those of its last view; what is cleared, None if the client asks for nothing.
+
+        Raises:
+            StoreUnavailable: the log cannot be read.
+        """
+        edits, resolved, boundary = turn.context_edits, turn.resolved_request, outline.last_view.boundary
+        if edits is None:
+            return drop_requested_edits(outline), None
+        loaded = outline
+        if may_clear_more(outline, edits, budget):
+            tail = resolved.client_versions.apply_to_log_messages(await self.read_log_tail(resolved, boundary.to_seq))
+            loaded = replace(outline, tail=tail, tail_start=boundary)
+        counter = self._message_counter.find_token_counter(resolved.conversation.token_counter_name)
+        view, cleared = clear_as_requested(loaded, edits, budget=budget, policy=turn.policy, counter=counter)
+        return replace(outline, last_view=view), cleared
+
+    async def count_cleared_tokens(self, turn: Turn) -> int | None:
+        """Returns the calibrated tokens that the client asks to clear; None if it asks for nothing.
+
+        Raises:
+            StoreUnavailable: the log cannot be read.
+        """
+        if turn.context_edits is None:
+            return None
+        budget = self.compute_budget(turn)
+        outline = self._build_outline(turn, budget, EMPTY_CHAIN, NO_WORDS)
+        _, cleared = await self._clear_as_requested(turn, outline, budget)
+        return None if cleared is None else cleared.result_tokens
 
     def _is_cache_cold(self, turn: Turn) -> bool:
         before = read_cached_prompt(turn.resolved_request.conversation.state)

@@ -12,11 +12,12 @@ import pytest
 from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Pin
-from app.context.plan.policy import ContextPolicy, ReasoningClearing, ToolResultClearing
+from app.context.plan.policy import ContextPolicy
 from app.context.stages.draft import Draft, DraftContext
 from app.context.stages.stage_registry import STAGES
 from app.context.stages.truncation_caps import compute_age_weights
 from app.context.view.message_edits import render_edited_message
+from app.conversation.context_edits import ReasoningClearing, ToolResultClearing
 from app.dialects.body.message import decode_body
 from app.dialects.body.message_edits import apply_edit_operations
 from tests.context.planned_conversation import COUNT, Body, assistant, calls, log_of, result, user, words

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.context.plan.outline import Plan, SummarizeMode
-from app.context.plan.policy import ContextPolicy, ToolResultClearing
+from app.context.plan.policy import ContextPolicy
+from app.conversation.context_edits import ToolResultClearing
 from app.dialects.body.message import decode_body
 from app.dialects.body.message_edits import apply_edit_operations
 from tests.context.conversation_strategies import POLICIES, tool_call

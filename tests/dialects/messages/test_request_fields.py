@@ -69,11 +69,24 @@ def test_each_field_has_its_fate(fates: dict[str, str], send: Any) -> None:
         assert (f"`{name}`" in warnings) == (fate == "warned")
 
 
-def test_edits_of_the_context_are_named_unless_they_ask_for_nothing() -> None:
-    keep_all = {"type": "clear_thinking_20251015", "keep": "all"}
-    clear = {"type": "clear_tool_uses_20250919"}
-    assert to_chat(context_management={"edits": [keep_all]})[1] == ""
-    assert "clear_tool_uses_20250919" in to_chat(context_management={"edits": [keep_all, clear]})[1]
+def test_edits_of_the_context_are_named_if_the_gateway_does_not_do_them() -> None:
+    done = [{"type": "clear_thinking_20251015", "keep": "all"}, {"type": "clear_tool_uses_20250919"}]
+    assert to_chat(context_management={"edits": done})[1] == ""
+    assert "compact_20260112" in to_chat(context_management={"edits": [*done, {"type": "compact_20260112"}]})[1]
+
+
+def test_a_request_without_thinking_asks_for_no_clearing_of_thinking() -> None:
+    clear_thinking, clear_results = {"type": "clear_thinking_20251015"}, {"type": "clear_tool_uses_20250919"}
+    for edits, sent in (
+        ([clear_thinking, clear_results], {"edits": [clear_results], "x": 1}),
+        ([clear_thinking], None),
+    ):
+        asked = {"thinking": {"type": "enabled", "budget_tokens": 8000}, "context_management": {"edits": edits, "x": 1}}
+        fields = encode({"max_tokens": 9000, **asked})
+        lowered = lower_output_limit(fields, 500)
+        assert orjson.loads(lowered["thinking"]) == {"type": "disabled"}
+        assert orjson.loads(lowered["context_management"]) == sent
+        assert "context_management" not in lower_output_limit(fields, 2000)
 
 
 def test_a_field_that_nobody_knows_is_named() -> None:

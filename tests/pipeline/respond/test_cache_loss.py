@@ -49,7 +49,7 @@ async def talk(
 ) -> list[dict[str, Any]]:
     """What is told of requests, each of messages and fields."""
     upstream = ScriptedUpstream(*reporting(*cached))
-    async with world(upstream, models=MODELS, operator_token=OPERATOR, **options) as w:
+    async with world(upstream, models=MODELS, auth={"operator_token": OPERATOR}, **options) as w:
         for messages, fields in requests:
             await w.say(messages, **fields)
         return await list_losses(w)
@@ -87,7 +87,7 @@ async def test_a_small_loss_is_not_told(cached: tuple[int, ...]) -> None:
 
 async def test_tokens_count_beside_the_share() -> None:
     upstream = ScriptedUpstream(*reporting(0, 1_900, 0, prompt_tokens=2_000))
-    async with world(upstream, models=MODELS, operator_token=OPERATOR) as w:
+    async with world(upstream, models=MODELS, auth={"operator_token": OPERATOR}) as w:
         for end in (2, 4, 6):
             await w.say(TALK[:end])
         assert await list_losses(w) == []
@@ -98,7 +98,7 @@ async def test_a_pause_longer_than_the_lifetime_is_told_as_such() -> None:
     times = {"now": now}
     surroundings = dataclasses.replace(TEST_DEPENDENCIES, now=lambda: times["now"])
     upstream = ScriptedUpstream(*reporting(0, 9_000, 0))
-    async with world(upstream, models=MODELS, operator_token=OPERATOR, dependencies=surroundings) as w:
+    async with world(upstream, models=MODELS, auth={"operator_token": OPERATOR}, dependencies=surroundings) as w:
         for end, minutes in ((2, 0), (4, 5), (6, 16)):
             times["now"] = now + timedelta(minutes=minutes)
             await w.say(TALK[:end])
@@ -117,6 +117,13 @@ def test_an_edit_of_ours_explains_a_loss(view: int, quotations: int, told: str |
     turn: Any = SimpleNamespace(resolved_request=resolved)
     loss = find_cache_loss(turn, before, prompt, "prefix")
     assert (loss and loss.changed) == told
+
+
+@pytest.mark.parametrize(("earlier", "later"), [(10_000, 0), (0, 10_000)])
+def test_a_prompt_that_is_reported_without_tokens_loses_nothing(earlier: int, later: int) -> None:
+    before = CachedPrompt("c", "p/m", "a.b", 0, 0, prompt_tokens=earlier, cached_tokens=9_000, sent_at=0.0)
+    turn: Any = None
+    assert find_cache_loss(turn, before, replace(before, prompt_tokens=later, cached_tokens=0), "prefix") is None
 
 
 def test_a_long_new_message_loses_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream
-from tests.support.gateway import answering, is_summary, long_history, until, world
+from tests.support.gateway import answering, assistant, is_summary, long_history, user, world
 
 PREPARED = {"additive": {"blocking": False, "prepare_ratio": 0.6}}
+SUMMARY_SECONDS = 0.05
+"""In which the scripted model has written a summary that was begun."""
 WARM, COLD = timedelta(minutes=4), timedelta(minutes=11)
 
 
@@ -33,11 +36,13 @@ async def find_status_after(pause: timedelta, **policy: Any) -> str:
         for end in range(41, 121, 2):
             said = await w.say(history[:end])
             assert said["context_status"] == "full"
-            if said["context"]["prompt_tokens"] > 0.62 * 8192:
+            await asyncio.sleep(SUMMARY_SECONDS)
+            if w.chunks():
                 break
-        await until(lambda: bool(w.chunks()))
         times["now"] += pause
-        status: str = (await w.say(history[: end + 2]))["context_status"]
+        # So short that it does not cross the threshold, as the summary was made for.
+        said = await w.say([*history[:end], assistant(said["choices"][0]["message"]["content"]), user("Go on.")])
+        status: str = said["context_status"]
         return status
 
 

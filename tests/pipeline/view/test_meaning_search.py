@@ -108,7 +108,9 @@ async def test_a_redacted_message_is_not_found() -> None:
     conversation, log = await begin(searching.store, fresh_tenant(), CHAT)
     await searching.find(conversation, "how is my pet")
     await searching.store.redact_messages(conversation, [overwritten(log[0])])
+    asked = len(searching.embedder.calls)
     assert 0 not in await searching.find(await fresh(searching.store, conversation), "how is my pet")
+    assert searching.embedder.calls[asked:] == [["how is my pet"]], "what is erased is not embedded again"
 
 
 async def test_only_the_newest_messages_of_a_long_conversation_have_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
