@@ -6,14 +6,14 @@
 
 A sentence is kept only with every later sentence of that user that speaks of the same in rare words: a rule never
 stands without its withdrawal, whatever the withdrawal's wording. What binds most is taken strictly from the newest
-back, so a withdrawal in other words is kept before the rule; but a message with many rules takes no more than its
-share, so a pasted list drives no older rule out. If a link is wrong, a sentence too many is kept.
+back, so a withdrawal in other words is kept before the rule; but a message with many rules comes behind the others,
+so a pasted list drives no older rule out. If a link is wrong, a sentence too many is kept.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -29,8 +29,11 @@ from app.conversation.search_terms import COMMON_TERMS, extract_terms
 MAX_ROOM_TOKENS: Final = 20_000
 MIN_HEAD_TOKENS: Final = 2_000
 """What the head may take where that is at most a quarter of the window: an AGENTS.md of usual length."""
-MAX_MESSAGE_RULES, LIST_SHARE = 8, 1 / 2
-"""A message with more sentences that may bind than the first is a list, and may take the second of its user's room."""
+MAX_MESSAGE_RULES, LIST_SHARE, LIST_RESERVE = 8, 1 / 2, 1 / 8
+"""A message is a list if more sentences than the first of it may bind, and they take more than the second of the room.
+Lists take what all else of their user leaves, but the third of that user's room at least."""
+MAX_LIST_REPEATS: Final = 2
+"""A word that more sentences of a list have links none of them: lists repeat words by their form."""
 MAX_LINKED: Final = 8
 """A word that more sentences have links none of them."""
 LINKED_SHARE: Final = 1 / 4
@@ -124,13 +127,26 @@ def extend_user_text(
         head = min(_sum_tokens(one for one in lines if one.seq < head_to), room.head_tokens)
         if _sum_tokens(lines) <= min(saved_tokens - frame_tokens, max(tokens, head + tokens // 2)):
             return UserText(before_seq, head_to, frame_tokens, True, lines)
-    if not known.is_complete:
-        pieces = [
-            one
-            for one in pieces
-            if one.is_in_head or one.source.seq >= known.before_seq or known.shows(one.source.seq, one.start)
-        ]
-    chosen = _Selection(tokens, count).choose_pieces(pieces, min(room.head_tokens, saved_tokens))
+    # What is a list, and which words are rare, is told by all sentences, also by those that are not shown any more.
+    rules = defaultdict[int, list[_Piece]](list)
+    for one in pieces:
+        if one.strength and not one.is_in_head:
+            rules[one.source.seq].append(one)
+    list_seqs = {
+        seq
+        for seq, some in rules.items()
+        if len(some) > MAX_MESSAGE_RULES and _sum_tokens(one.line for one in some) > tokens * LIST_SHARE
+    }
+    _link_sentences([one for one in pieces if not one.is_pasted], list_seqs)
+    candidates = [
+        one
+        for one in pieces
+        if known.is_complete
+        or one.is_in_head
+        or one.source.seq >= known.before_seq
+        or known.shows(one.source.seq, one.start)
+    ]
+    chosen = _Selection(tokens, count, list_seqs).choose_pieces(candidates, min(room.head_tokens, saved_tokens))
     lines = _join_pieces([one for one in pieces if one in chosen])
     return UserText(before_seq, head_to, frame_tokens, False, lines)
 
@@ -227,17 +243,13 @@ class _Selection:
 
     tokens: int
     count: CountTokens
+    list_seqs: Set[int]
+    """Messages that are lists of rules."""
     chosen: set[_Piece] = field(default_factory=set)
     days: set[str] = field(default_factory=lambda: {""})
     """The days of the chosen pieces. Each is shown once."""
-    rules_by_seq: Counter[int] = field(default_factory=Counter)
-    """How many sentences of a message may bind."""
-    tokens_by_seq: Counter[int] = field(default_factory=Counter)
-    """What the chosen pieces of a message take."""
 
     def choose_pieces(self, pieces: Sequence[_Piece], head_tokens: int) -> set[_Piece]:
-        _link_sentences([one for one in pieces if not one.is_pasted])
-        self.rules_by_seq.update(one.source.seq for one in pieces if one.strength and not one.is_in_head)
         head = sorted((one for one in pieces if one.is_in_head), key=lambda one: (one.is_pasted, -one.strength))
         left, _ = self._add(head, head_tokens)
         left = self.tokens - min(head_tokens - left, self.tokens // 2)
@@ -246,31 +258,29 @@ class _Selection:
             by_user[one.source.name].append(one)
         share = left // max(1, len(by_user))
         for own in by_user.values():
-            binding = (one for one in own if one.strength == BINDS)
-            left, missed = self._add(binding, share)
-            newer = own if missed is None else own[: own.index(missed)]
-            self._add((one for one in newer if one.strength == MAY_BIND), left)
+            listed = [one for one in own if one.strength and one.source.seq in self.list_seqs]
+            reserve = int(share * LIST_RESERVE) if listed else 0
+            others = [one for one in own if one.source.seq not in self.list_seqs]
+            left, missed = self._add((one for one in others if one.strength == BINDS), share - reserve)
+            newer = set(own if missed is None else own[: own.index(missed)])
+            left, _ = self._add((one for one in others if one.strength == MAY_BIND and one in newer), left)
+            self._add((one for one in listed if one in newer), left + reserve)
         return self.chosen
 
     def _add(self, ordered: Iterable[_Piece], left: int) -> tuple[int, _Piece | None]:
-        """Adds pieces in order, each with what it needs, until one does not fit. Of a long list, those beyond its share
-        are passed over.
+        """Adds pieces in order, each with what it needs, until one does not fit.
 
         Returns:
             The tokens that are left, and the piece that does not fit.
         """
-        list_tokens = left * LIST_SHARE
         for one in ordered:
-            seq, added = one.source.seq, _close(one) - self.chosen
+            added = _close(one) - self.chosen
             days = {piece.source.day for piece in added} - self.days
             tokens = _sum_tokens(piece.line for piece in added) + sum(self.count(f"({day}) ") for day in days)
-            if self.rules_by_seq[seq] > MAX_MESSAGE_RULES and self.tokens_by_seq[seq] + tokens > list_tokens:
-                continue
             if tokens > left:
                 return left, one
             self.chosen |= added
             self.days |= days
-            self.tokens_by_seq[seq] += tokens
             left -= tokens
         return left, None
 
@@ -287,12 +297,14 @@ def _close(piece: _Piece) -> set[_Piece]:
     return found
 
 
-def _link_sentences(sentences: Sequence[_Piece]) -> None:
+def _link_sentences(sentences: Sequence[_Piece], list_seqs: Set[int]) -> None:
     """Notes for each sentence the later ones of its user that speak of the same: they must be kept with it."""
     by_term = defaultdict[tuple[str, str], list[int]](list)
+    repeats = Counter[tuple[int, str]]((one.source.seq, term) for one in sentences for term in one.terms)
     for index, one in enumerate(sentences):
         for term in one.terms:
-            by_term[one.source.name, term].append(index)
+            if one.source.seq not in list_seqs or repeats[one.source.seq, term] <= MAX_LIST_REPEATS:
+                by_term[one.source.name, term].append(index)
     for index, one in enumerate(sentences):
         if one.strength or one.is_in_head or one.needed:
             places = (by_term[one.source.name, term] for term in one.terms)

@@ -159,6 +159,17 @@ def test_a_long_list_drives_no_older_rule_out() -> None:
     assert any("number" in text for text in texts)
 
 
+def test_a_long_list_takes_what_other_rules_leave_and_a_share_of_its_own() -> None:
+    rules = [f"Never suggest {fruit} to me." for fruit in ("peanuts", "plums", "figs", "kiwis", "dates", "limes")]
+    listed = "This hangs on the wall:\n" + "\n".join(f"Never forget number {number}." for number in range(100))
+    log = said(*rules[:3], listed, *rules[3:])
+    for known in (NO_USER_TEXT, keep(log[:6], 110)):
+        texts = shown(log, keep(log, 110, known=known))
+        assert set(rules) <= set(texts)
+        assert any("number 99" in text for text in texts)
+    assert " ".join(shown(log, keep(log, 220))).count("number") > 6
+
+
 def test_then_the_head_and_what_binds_stay() -> None:
     plain = [f"{PLAIN[0]} {number} The cellar was full." for number in range(40)]
     log = said("Never suggest peanuts.", *plain[:20], "Rules:\n- Tabs, not spaces\n- Metric units", *plain[20:])
