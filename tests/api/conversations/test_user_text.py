@@ -96,12 +96,14 @@ async def test_the_view_begins_with_the_same_bytes_until_the_boundary_moves() ->
 
 async def test_what_was_said_on_other_days_than_the_beginning_has_its_day() -> None:
     upstream = ScriptedUpstream(default=answering)
-    began = datetime(2026, 11, 20, 12, tzinfo=UTC)
-    moments = iter(began + timedelta(minutes=20 * step) for step in range(100_000))
+    moment = {"now": datetime(2026, 11, 20, 12, tzinfo=UTC)}
     async with world(
-        upstream, window=WINDOW, policies=PLAIN, store=MemoryStore(clock=lambda: next(moments))
+        upstream, window=WINDOW, policies=PLAIN, store=MemoryStore(clock=lambda: moment["now"])
     ) as gateway:
-        await say_each(gateway, [user(RULE), user("I prefer tea."), *long_history(50)[::2]])
+        talk = long_history(60)[::2]
+        for message in [user(RULE), user("I prefer tea."), *talk[:20], user("Never mention onions."), *talk[20:]]:
+            await say_each(gateway, [message])
+            moment["now"] += timedelta(hours=2)
         (said,) = [str(one["content"]) for one in shown(upstream)[-1] if "<user_said>" in str(one["content"])]
         days = re.findall(r"^- \((\S+)\)", said, re.MULTILINE)
         assert f"- {RULE}\n" in said
@@ -113,7 +115,7 @@ async def test_what_was_said_on_other_days_than_the_beginning_has_its_day() -> N
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_the_messages_api_tells_it_too(is_streamed: bool) -> None:
     history = [{"role": "user", "content": RULE}, {"role": "assistant", "content": "Oui."}]
-    for turn in range(40):
+    for turn in range(60):
         history += [
             {"role": "user", "content": f"Question {turn}: {'why ' * 60}"},
             {"role": "assistant", "content": "So."},
@@ -124,7 +126,7 @@ async def test_the_messages_api_tells_it_too(is_streamed: bool) -> None:
         told = body["context"]["user_text"]
         assert told["messages"] == told["verbatim"] + told["shortened"] + told["left_out"]
         assert told["verbatim"] >= 1
-        assert f"- {RULE}\n" in str(gateway.upstream.requests[-1]["messages"])
+        assert f"- {RULE}\\n" in str(gateway.upstream.requests[-1]["messages"])
 
 
 async def test_a_user_message_that_is_shown_as_user_text_is_not_quoted() -> None:
@@ -300,7 +302,9 @@ async def test_a_dropped_message_does_not_come_back(held: World) -> None:
     await refused(held, 404, "GET", "c/user_text", key="sk-two")
     await say_each(held, long_history(20)[::2])
     assert rules(shown(held.upstream)[-1]) == [f"Hello! {RULE}", "Never mention onions."]
-    assert (await done(held, "GET", "c/user_text"))["data"][:2] == [rule, onions]
+    # The line that is gone had the day, as long as it had the tokens of the line that has it now.
+    kept = (await done(held, "GET", "c/user_text"))["data"]
+    assert kept[:2] == [rule, {**onions, "tokens": tea["tokens"]}]
     items = await done(held, "GET", "c/items", order="asc", limit=3)
     assert items["data"][2]["content"][0]["text"] == "I prefer tea.", "the log stays as it is"
 
