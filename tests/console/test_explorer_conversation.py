@@ -155,6 +155,8 @@ async def test_pins_are_listed_and_lead_to_their_messages(filled: Filled, page: 
 
 
 async def test_user_text_is_listed_pinned_and_dropped(console: Console, page: Page) -> None:
+    for rule in ("Call every ship by its full name.", "Never mention the customs."):
+        await console.say(rule, "said")
     found = await long_conversation(console, turns=20, name="said")
     await open_view(page, console, found, "summaries")
     said = page.get_by_role("region", name="What the user said").get_by_role("listitem")
