@@ -135,7 +135,7 @@ class Policy(Section):
     # When the kinds that call a model make summaries, and of what.
     threshold_ratio: Share = 0.7
     """`additive`: the compaction threshold: compaction starts when the prompt is above this share and above
-    `token_floor`."""
+    `token_floor`. Further compactions start up to 0.1 of the window later if they do not pay earlier."""
     threshold_tokens: Annotated[int, Field(ge=1)] | None = None
     """`additive`: a second threshold, in tokens, for large windows: the lower one counts, at least `token_floor`. Other
     shares are then those of a window of which it is `threshold_ratio`. Empty: none."""

@@ -139,6 +139,18 @@ async def test_a_short_talk_is_billed_as_the_gateways_books_have_it(rule: CacheR
         assert bill.facts_of(await bill.hold(rule, "no marks", turns=14))["read_tokens"] == 0
 
 
+async def test_the_books_have_each_summary_of_a_long_talk_once() -> None:
+    held = await bill.hold("prefix", "marks", turns=48)
+    answers = [call for call in held.meter.calls if not call.is_summary]
+    # What is written after the last answer, no answer can tell.
+    while held.meter.calls[-1].is_summary:
+        held.meter.calls.pop()
+    facts = bill.facts_of(held)
+    assert len(held.costs) == len(answers)
+    assert facts["summary_calls"] >= 2
+    assert facts["books_off"] == pytest.approx(0, abs=1e-9)
+
+
 async def test_a_policy_that_is_not_there_is_said_to_be() -> None:
     with pytest.raises(NotThere):
         await economy.hold(Variant("unheard of", policy="unheard-of"), turns=1)

@@ -54,6 +54,11 @@ class Budget(msgspec.Struct, frozen=True):
     higher by it: otherwise each compaction would bring the next one nearer. The quotation reserve stays free."""
     requested_output: int = 0
     """The answer's limit in the request; 0 if the request has none, or if the window is a guess."""
+    further_threshold: int = 0
+    """The compaction threshold of a view with summaries, if a further compaction pays only above it
+    (`context.plan.compaction_price`)."""
+    compaction_price: int = 0
+    """What that compaction costs, in new tokens of the prompt."""
 
     @property
     def window_without_reserve(self) -> int:
@@ -61,14 +66,11 @@ class Budget(msgspec.Struct, frozen=True):
         return self.window - self.reserve_tokens
 
     def compute_threshold(self, *, has_summaries: bool) -> int:
-        """Returns the compaction threshold of a view. With summaries it is higher by the user text, and at most the
-        limit less the quotation reserve.
+        """Returns the compaction threshold of a view. With summaries it is at least where a further compaction pays,
+        higher by the user text, and at most the limit less the quotation reserve.
         """
-        return (
-            min(self.compaction_threshold + self.user_text_tokens, self.limit - self.quotation_reserve)
-            if has_summaries
-            else self.compaction_threshold
-        )
+        further = max(self.compaction_threshold, self.further_threshold) + self.user_text_tokens
+        return min(further, self.limit - self.quotation_reserve) if has_summaries else self.compaction_threshold
 
     def compute_precompaction_threshold(self, threshold: int) -> int:
         """Returns the precompaction threshold that belongs to another compaction threshold, in the same proportion."""

@@ -175,6 +175,9 @@ class _AdditivePlanner:
                 {"tokens": self.budget.calibrate_tokens(view.tokens), "soft": self._compute_threshold(view)},
             )
             chosen = self._plan_edited_view(view, fits)
+            usual_threshold = self.budget.compaction_threshold + self.budget.user_text_tokens
+            if view.summaries and self.budget.calibrate_tokens(view.tokens) > usual_threshold:
+                chosen = _add_note(chosen, PlanNote("put_off", {"price": self.budget.compaction_price}))
             if usable[0] is not short[0] and not chosen.needs_tail:
                 chosen = _add_note(chosen, PlanNote("boundary_kept", {"boundary_seq": view.boundary.to_seq}))
             return self.add_fold_if_needed(chosen, view)

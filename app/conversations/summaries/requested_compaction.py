@@ -29,7 +29,12 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.turn import Turn, View
-from app.pipeline.view.last_view_and_calibration import LAST_VIEWS, add_last_view, read_last_view
+from app.pipeline.view.last_view_and_calibration import (
+    LAST_VIEWS,
+    add_last_view,
+    build_billed_state,
+    read_last_view,
+)
 from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import ConversationStore, LogAppend, WriteConflict
@@ -253,7 +258,7 @@ class RequestedCompactions:
             views = add_last_view(conversation.state, turn.policy, view.budget.window, view_to_store)
             changed_conversation = replace(
                 conversation,
-                state={**conversation.state, LAST_VIEWS: views},
+                state={**conversation.state, LAST_VIEWS: views, **build_billed_state(view.outline)},
                 chunk_count=max(conversation.chunk_count, len(view.outline.summaries)),
             )
             try:

@@ -123,9 +123,12 @@ class Precompactor:
                 log.info("a mechanical summary was changed or deleted before a model could replace it")
 
     async def _write_summaries(self, turn: Turn, view: View) -> None:
-        """Makes the summaries of a view's plan."""
+        """Makes the summaries of a view's plan, and the fold that these need, so that the beginning of the view changes
+        once for both."""
         result = await self.compactor.precompact(await self.turn_compactor.build_job(turn, view))
         await self._index_summarized_messages(turn, result.summaries)
+        if result.summaries:
+            await self._precompact_ranges(turn, view, result.summaries)
 
     async def _precompact(self, turn: Turn, view: View, conversation: Conversation, *, is_near: bool) -> None:
         resolved_request = await self.view_builder.advance_past_answer(turn.resolved_request, conversation)
@@ -134,9 +137,13 @@ class Precompactor:
             await self._precompact_ranges(turn, view)
         await self._replace_mechanical_summary(turn, view)
 
-    async def _precompact_ranges(self, turn: Turn, view: View) -> None:
-        """Makes the summaries and folds that a view above the threshold will need."""
-        new_summaries: list[Summary] = []
+    async def _precompact_ranges(self, turn: Turn, view: View, made_summaries: Sequence[Summary] = ()) -> None:
+        """Makes the summaries and folds that a view above the threshold will need.
+
+        Args:
+            made_summaries: summaries that were made for the turn already.
+        """
+        new_summaries = [*made_summaries]
         for _ in range(MAX_PASSES):
             next_view = await self.view_builder.build_view(
                 turn, view.budget, summarize="ahead", new_summaries=new_summaries

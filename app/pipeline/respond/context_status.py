@@ -44,6 +44,8 @@ class ContextReport(msgspec.Struct, frozen=True):
     """Tokens of the plan's prompt, calibrated."""
     next_seq: int
     compaction_status: Mapping[str, Any]
+    summary_usages: Sequence[Mapping[str, Any]] = ()
+    """Of the calls for summaries and folds that no answer has told the cost of."""
     log_tokens: int = 0
     """Tokens of the whole history, calibrated: the prompt that a client without the gateway would have sent."""
     pinned_messages: int = 0
@@ -138,20 +140,16 @@ class ContextReport(msgspec.Struct, frozen=True):
         """
         if usage is None:
             return None
-        # Of the calls for the newest summary, if this answer is the first that shows it.
-        summary_usage: Mapping[str, Any] = self.compaction_status.get("usage") or {}
-        summaries = read_usage(summary_usage)
-        usd = compute_call_cost_usd(deployment, usage)
-        if summaries is not None and usd is not None:
-            summary_usd = summary_usage.get(SUMMARY_COST)
-            usd = None if summary_usd is None else usd + summary_usd
+        summaries = [one for one in map(read_usage, self.summary_usages) if one is not None]
+        costs = [compute_call_cost_usd(deployment, usage), *(one.get(SUMMARY_COST) for one in self.summary_usages)]
+        known_costs = [one for one in costs if one is not None]
         return {
             "input": usage.prompt_tokens - usage.cached_tokens - usage.written_tokens,
             "cached": usage.cached_tokens,
             "written": usage.written_tokens,
             "output": usage.output_tokens,
-            "summaries": 0 if summaries is None else summaries.prompt_tokens + summaries.output_tokens,
-            "usd": usd,
+            "summaries": sum(one.prompt_tokens + one.output_tokens for one in summaries),
+            "usd": sum(known_costs) if len(known_costs) == len(costs) else None,
         }
 
     def build_headers(self, request_id: str, *, is_summarizing: bool = False) -> dict[str, str]:

@@ -46,7 +46,13 @@ from app.pipeline.respond.context_status import ContextReport, choose_context_st
 from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report, record_turn
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
-from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view
+from app.pipeline.view.last_view_and_calibration import (
+    CALIBRATIONS,
+    LAST_VIEWS,
+    add_last_view,
+    build_billed_state,
+    list_unbilled_summaries,
+)
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import ModelDeployment
@@ -453,6 +459,7 @@ class ResponseDelivery:
         learned: dict[str, Any] = (
             {LAST_VIEWS: views} if (views := add_last_view(state, turn.policy, window, stored_view)) else {}
         )
+        learned |= build_billed_state(view.outline)
         if reported is None:
             return learned | self._window_learner.learn_from_answer(
                 state, upstream_answer.deployment, refused=view.refused_size
@@ -512,6 +519,9 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         prompt_tokens=budget.calibrate_tokens(plan.prompt_tokens),
         next_seq=outline.next_seq,
         compaction_status=build_compaction_status(view),
+        summary_usages=[
+            one.usage for one in list_unbilled_summaries(resolved_request.conversation, outline) if one.usage
+        ],
         log_tokens=budget.calibrate_tokens(outline.instructions_tokens + outline.log_tokens),
         pinned_messages=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
         compacts_above=_compute_threshold_with_quotations(turn.policy, view),

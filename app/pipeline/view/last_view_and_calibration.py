@@ -1,19 +1,25 @@
-"""Reads and writes what earlier views left in a conversation's state: the last views, and the calibration of token
-counts."""
+"""Reads and writes what earlier views left in a conversation's state: the last views, the calibration of token counts,
+and which summaries an answer has told the cost of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from app.context.calibration import Calibration
-from app.context.plan.outline import MAX_STORED_VIEWS, LastView
+from app.context.plan.outline import MAX_STORED_VIEWS, LastView, Outline
 from app.context.plan.policy import ContextPolicy
+from app.conversation.conversation_types import Conversation, Summary
 
 CALIBRATIONS, LAST_VIEWS = "calibration", "views"
 """`Conversation.state`: the calibration of each `provider/model`; the last view of each policy and window."""
+BILLED_UNTIL: Final = "summaries_billed_until"
+"""`Conversation.state`: when the newest summary was written whose cost an answer has told. Unix seconds."""
+MAX_UNBILLED: Final = 256
+"""So many of the newest summaries, and of the newest folds, may be unbilled: a long log has thousands."""
 NO_LAST_VIEW: Final = LastView()
 
 
@@ -52,6 +58,31 @@ def add_last_view(state: Mapping[str, Any], policy: ContextPolicy, window: int, 
     while len(kept_views) >= MAX_STORED_VIEWS:
         del kept_views[next(iter(kept_views))]
     return {**kept_views, key: msgspec.to_builtins(view)}
+
+
+def list_unbilled_summaries(conversation: Conversation, outline: Outline) -> Sequence[Summary]:
+    """Returns the summaries and folds that were written for a conversation since its last answer, shown or not.
+
+    Not only those that the view is the first to show: a fold is often shown beside a newer summary, and the last
+    summary of a conversation is never shown.
+    """
+    # A conversation of an earlier version has told the cost of the summaries that it has shown.
+    billed_until = conversation.state.get(BILLED_UNTIL, math.inf if conversation.chunk_count else 0)
+    return [
+        one
+        for one in _list_newest_summaries(outline)
+        if one.conversation_id == conversation.id and one.created_at.timestamp() > billed_until
+    ]
+
+
+def build_billed_state(outline: Outline) -> dict[str, float]:
+    """Returns the member of the conversation's state after an answer told the cost of all summaries."""
+    times = [one.created_at.timestamp() for one in _list_newest_summaries(outline)]
+    return {BILLED_UNTIL: max(times)} if times else {}
+
+
+def _list_newest_summaries(outline: Outline) -> Sequence[Summary]:
+    return (*outline.summaries[-MAX_UNBILLED:], *outline.folds[-MAX_UNBILLED:])
 
 
 def _view_key(policy: ContextPolicy, window: int) -> str:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from app.compaction.summarizer.summarizer_request_body import INSTRUCTION_TOKENS
 from app.context.calibration import LOWEST_SLOPE
 from app.context.plan.budget import Budget, compute_budget, compute_summary_token_limit
+from app.context.plan.compaction_price import COMMON_RATES, TokenRates, price_further_compaction
 from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import LOG_START, LastView, Outline, Plan, SummarizeMode, SummaryRange
 from app.context.plan.planner import plan_view
@@ -39,6 +40,8 @@ from app.pipeline.view.pins import decode_pins, select_fitting_pins
 from app.pipeline.view.user_text import UserTextReader, select_valid_user_text
 from app.store.contract.conversations import ConversationStore
 from app.store.contract.summaries import ConversationAndSummaryStore
+from app.upstream.provider_contract import ModelDeployment
+from app.upstream.routing.prices import find_price
 
 UNTOUCHED_PLAN: Final = Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=0, fits=True)
 MAX_USER_TEXT_READS: Final = 3
@@ -165,7 +168,8 @@ class ViewBuilder:
         resolved_request, policy = turn.resolved_request, turn.policy
         # A summary that is due soon is shown now, if the whole prompt must be paid for anyway.
         waits = policy.blocking or turn.request.compact_threshold is not None
-        if summarize == "auto" and not waits and self._is_cache_cold(turn):
+        is_cold = summarize == "auto" and not waits and self._is_cache_cold(turn)
+        if is_cold:
             line = min(budget.compaction_threshold, budget.precompaction_threshold)
             budget = budget.replace_threshold(line)
         log_estimate = budget.calibrate_tokens(turn.planned_instructions_tokens + resolved_request.log_tokens)
@@ -193,6 +197,9 @@ class ViewBuilder:
         elif new_summaries:
             chain = build_chain(new_summaries=new_summaries, is_replacing=policy.has_replacing_summaries, words=words)
         outline = self._build_outline(turn, budget, chain, words)
+        if not (waits or is_cold):
+            rates = _find_token_rates(turn.target.deployments[0])
+            budget = price_further_compaction(outline, budget, policy, rates)
         if resolved_request.creates_conversation and not is_over and policy.is_additive_without_stages:
             # The first turn of a branch has no prompt cache to keep: its view need not begin where its parent's did.
             outline = replace(outline, last_view=LastView(asked_seq=outline.last_view.asked_seq))
@@ -472,6 +479,15 @@ class ViewBuilder:
         new = (entry for entry in resolved_request.new_messages if entry.seq in early_seqs or entry.seq >= tail_seq)
         raw_messages.update((entry.seq, entry.message.raw) for entry in (*stored, *new))
         return raw_messages
+
+
+def _find_token_rates(deployment: ModelDeployment) -> TokenRates:
+    """Returns the price of a deployment's tokens beside that of new ones; common rates if it is not known."""
+    price = find_price(deployment)
+    if not (price.input and price.output and price.cached_input):
+        return COMMON_RATES
+    written = price.input if price.cache_write is None else price.cache_write
+    return TokenRates(price.cached_input / price.input, written / price.input, price.output / price.input)
 
 
 def _render_messages(

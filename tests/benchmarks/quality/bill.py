@@ -39,7 +39,7 @@ from tests.benchmarks.quality.economy import OFFICE_SEED, SYSTEM, TOOLS, TURNS, 
 from tests.benchmarks.quality.economy_kinds import KINDS, Script, build_script
 from tests.benchmarks.quality.model import BYTES_PER_TOKEN, MARK, by_length
 from tests.benchmarks.quality.summaries import ordinary
-from tests.benchmarks.quality.talk import ADDITIVE, TIMEOUT_SECONDS, at_rest
+from tests.benchmarks.quality.talk import ADDITIVE, TIMEOUT_SECONDS, Client
 from tests.live import gateway, serving
 
 Marks = Literal["marks", "no marks", "end only", "no gateway", "no gateway, end marked"]
@@ -125,14 +125,17 @@ class BilledModel:
     def __init__(self, script: Script, meter: Meter) -> None:
         self._script = script
         self._meter = meter
-        self.summarizing = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         raw, more = b"", True
         while more:
             event = await receive()
             raw, more = raw + event.get("body", b""), event.get("more_body", False)
-        given = orjson.loads(raw) if raw else {}
+        if not raw:  # the gateway asks for the list of models
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        given = orjson.loads(raw)
         speaks_messages = scope["path"].endswith("/messages")
         if speaks_messages:
             check_messages_request(given)
@@ -205,13 +208,14 @@ async def asking(
             ) as base_url,
             httpx.AsyncClient(base_url=base_url, timeout=TIMEOUT_SECONDS) as http,
         ):
+            client = Client(http)
 
             async def ask(history: Sequence[Mapping[str, Any]], place: tuple[int, int]) -> Mapping[str, Any]:
                 body = {"model": name, "messages": history, "tools": TOOLS, "stop": [orjson.dumps(place).decode()]}
                 answer = await http.post("/chat/completions", json=body, headers={"authorization": "Bearer bench"})
                 answer.raise_for_status()
                 costs.append(answer.json()["context"]["cost"])
-                await at_rest(model)  # type: ignore[arg-type]
+                await client.wait_for_background_tasks()
                 message: Mapping[str, Any] = answer.json()["choices"][0]["message"]
                 return message
 

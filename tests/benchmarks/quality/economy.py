@@ -25,7 +25,7 @@ from tests.benchmarks.quality.economy_kinds import KINDS, build_script
 from tests.benchmarks.quality.model import Call, ScriptedModel, by_length
 from tests.benchmarks.quality.spread import Spread, add_seed_options, list_seeds
 from tests.benchmarks.quality.summaries import ordinary
-from tests.benchmarks.quality.talk import ADDITIVE, POLICIES, Asked, NotThere, Variant, at_rest, talking
+from tests.benchmarks.quality.talk import ADDITIVE, POLICIES, Asked, NotThere, Variant, talking
 from tests.benchmarks.quality.texts import serialized
 
 WINDOW: Final = 8_192
@@ -151,7 +151,7 @@ async def hold(
                     held.history.append(dict(answer.message))
             held.turns.append(asked)
             if answer_seconds is None:
-                await at_rest(model)
+                await client.wait_for_background_tasks()
     return held
 
 

@@ -97,3 +97,23 @@ async def test_a_long_answer_does_not_bring_the_next_summary_forward() -> None:
                 break
     said = body["context"]["prompt_tokens"] + answer_tokens
     assert 0.65 * window <= said <= 0.7 * window + answer_tokens, "a twentieth of the window before the line"
+
+
+async def test_a_summary_that_needs_a_fold_gets_it_before_the_next_turn() -> None:
+    def answer(body: dict[str, object]) -> Reply:
+        said = f"They spoke of {pick_word(body)}. " + "And so it went on. " * 90
+        return completion(said if is_summary(body) else "Noted.")
+
+    policies = {"additive": {"blocking": False, "fold_ratio": 0.15, "prepare_ratio": 1, "recall": "off"}}
+    async with world(ScriptedUpstream(default=answer), window=8_192, policies=policies) as gateway:
+        ranges = 0
+        for number in range(120):
+            await gateway.say([user(question(number, words=40))], conversation="c")
+            await until(nothing_is_prepared)
+            if len(made := [chunk for chunk in gateway.chunks() if not chunk.folds]) > ranges:
+                ranges = len(made)
+                if ranges >= 3:
+                    break
+        folds = [chunk for chunk in gateway.chunks() if chunk.folds]
+    assert ranges == 3
+    assert [len(fold.folds) for fold in folds] == [3]

@@ -112,13 +112,14 @@ def test_an_answers_cost_tells_each_token_once_and_no_dollars_without_all_prices
         deployment: ModelDeployment, usage: TokenUsage | None, summary_usage: dict[str, Any] | None
     ) -> dict[str, Any] | None:
         unused: Any = None
-        report = ContextReport("full", None, "additive", unused, unused, 0, 0, {"usage": summary_usage})
+        usages = [summary_usage] * 2 if summary_usage else []
+        report = ContextReport("full", None, "additive", unused, unused, 0, 0, {}, usages)
         return report.build_cost_object(deployment, usage)
 
     assert build(priced, None, summary) is None
     own = (100 * 2 + 600 * 0.5 + 300 * 2 + 50 * 8) / 1e6
     assert build(priced, usage, None) == {**tokens, "summaries": 0, "usd": pytest.approx(own)}
     assert build(unpriced, usage, None) == {**tokens, "summaries": 0, "usd": None}
-    assert build(priced, usage, summary) == {**tokens, "summaries": 440, "usd": None}
+    assert build(priced, usage, summary) == {**tokens, "summaries": 880, "usd": None}
     told = build(priced, usage, {**summary, "cost_usd": 0.25})
-    assert told == {**tokens, "summaries": 440, "usd": pytest.approx(own + 0.25)}
+    assert told == {**tokens, "summaries": 880, "usd": pytest.approx(own + 0.5)}
