@@ -15,7 +15,7 @@ import argparse
 import hashlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
@@ -51,6 +51,8 @@ class Bundle:
     folder: Path
     texts: dict[str, str] = field(default_factory=dict)
     """By the path of the module. The order is that in which they are called."""
+    _exported: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What each module exports: the names, and what stands for them in it."""
     _open: list[str] = field(default_factory=list)
 
     def add_module(self, path: str) -> str:
@@ -68,18 +70,25 @@ class Bundle:
             self.texts[path] = f"const {_name_exports(path)} = (() => {{ // {path}\n{text}}})();\n"
         return _name_exports(path)
 
+    def _import_names(self, importer: str, address: str, names: Sequence[str]) -> str:
+        path = _resolve(importer, address)
+        module = self.add_module(path)
+        if missing := [name for name in names if name not in self._exported[path]]:
+            raise CannotBundle(f"{importer}: {path} does not export {', '.join(missing)}")
+        return module
+
     def _write_module(self, path: str, text: str) -> str:
-        exported: dict[str, str] = {}
+        exported = self._exported[path] = {}
 
         def read_import(found: re.Match[str]) -> str:
             names, default, other = found.groups()
-            module = self.add_module(_resolve(path, other))
+            module = self._import_names(path, other, ["default"] if default else [name for name, _ in _pairs(names)])
             if default:
                 return f"const {default} = {module}.default;"
             return f"const {{ {', '.join(f'{name}: {local}' for name, local in _pairs(names))} }} = {module};"
 
         def read_export_from(found: re.Match[str]) -> str:
-            module = self.add_module(_resolve(path, found[2]))
+            module = self._import_names(path, found[2], [name for name, _ in _pairs(found[1])])
             exported.update({told: f"{module}.{name}" for name, told in _pairs(found[1])})
             return ""
 
@@ -171,4 +180,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except CannotBundle as error:
+        sys.exit(f"{COMMAND}: {error}")

@@ -84,6 +84,7 @@ def test_modules_stand_behind_what_they_import_with_the_names_that_they_give(tmp
         ({"main": 'import "./main.js";'}, "no import or export"),
         ({"main": "const f = (name) => import(name);"}, "no import or export"),
         ({"main": 'import { a } from "preact";'}, "no relative address"),
+        ({"main": 'import { a } from "./lib.js";', "lib": "export const b = 1;"}, "does not export a"),
     ],
 )
 def test_what_would_be_something_else_in_one_file_is_refused(tmp_path: Path, texts: dict[str, str], told: str) -> None:

@@ -85,6 +85,41 @@ async def test_requests_are_listed_and_one_is_told(page: Page) -> None:
         await expect(page.get_by_role("heading", name="What the model saw")).to_be_visible()
 
 
+async def test_one_search_finds_ids_keys_tenants_and_settings(page: Page) -> None:
+    async with scripted(
+        page, ScriptedUpstream(default=answering), auth={"operator_token": TOKEN, "mode": "keys"}
+    ) as console:
+        operator = {"Authorization": f"Bearer {TOKEN}"}
+        made = await console.client.post("/v1/admin/keys", json={"name": "Website", "tenant": "shop"}, headers=operator)
+        answer = await ask(console, made.json()["key"], "Where is my parcel?", model="m")
+        request_id, conversation_id = answer.headers["x-request-id"], answer.headers["x-conversation-id"]
+        await enter(page, console, "conversations")
+        search = page.get_by_label("Search in all conversations")
+        await search.fill(f" {answer.json()['id']} ")
+        named = page.get_by_role("region", name="By its id")
+        await expect(named.get_by_role("link")).to_have_text(
+            [f"Request …{request_id[-8:]}", "What the model saw", f"Conversation …{conversation_id[-8:]}"]
+        )
+        await looked_at(page, "search-an-id")
+        await named.get_by_role("link", name="What the model saw").click()
+        await expect(page.get_by_role("heading", name="What the model saw")).to_be_visible()
+        options = page.get_by_role("option")
+        for typed, note, place in (
+            (request_id, "its steps in time", f"#/requests/{request_id}"),
+            (conversation_id, "its log", f"#/conversations/{conversation_id}"),
+            ("website", f"key {made.json()['hint']}: its requests", f"#/requests?key_id={made.json()['id']}"),
+            ("shop", "tenant: its conversations", "#/conversations?tenant=shop"),
+            ("request_hours", "168", "#/settings?q=retention.request_hours"),
+        ):
+            await page.keyboard.press("Control+k")
+            await page.get_by_role("combobox", name="Search and commands").fill(typed)
+            await expect(options.first.locator(".palette-note")).to_have_text(note)
+            if typed == "website":
+                await looked_at(page, "palette-key")
+            await page.keyboard.press("Enter")
+            await page.wait_for_url(f"**/{place}")
+
+
 async def test_requests_are_found_by_who_asked_and_what_became_of_them(page: Page) -> None:
     async with scripted(
         page, ScriptedUpstream(default=answering), auth={"operator_token": TOKEN, "mode": "keys"}

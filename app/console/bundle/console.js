@@ -98,7 +98,10 @@ function followLink() {
 
 followLink();
 addEventListener("hashchange", followLink);
-return { credentials: credentials, hasLinkToken: hasLinkToken, signIn: signIn, signOut: signOut, onSession: onSession };
+
+/** Whether somebody may see all tenants. @param {object} session  as the gateway tells it */
+const isOperator = (session) => Boolean(session.operator) || session.scopes.includes("admin");
+return { credentials: credentials, hasLinkToken: hasLinkToken, signIn: signIn, signOut: signOut, onSession: onSession, isOperator: isOperator };
 })();
 const $js_api = (() => { // js/api.js
 // The gateway's own API, as any client may use it. Errors are thrown as ApiError, with the code that docs explain.
@@ -6033,11 +6036,41 @@ function Pair({ wish, onAsk }) {
 }
 return { asked: asked, isFiltered: isFiltered, listQuery: listQuery, FilterBar: FilterBar, Filters: Filters };
 })();
+const $js_named = (() => { // js/named.js
+// What a pasted id names: a request, what the model saw for an answer, a conversation.
+const { get: get } = $js_api;
+const { shortId: shortId } = $js_format;
+const { to: to } = $js_router;
+const { isOperator: isOperator } = $js_session;
+
+const ID = /^[A-Za-z0-9][\w.:-]{2,127}$/;
+
+/**
+ * @typedef {object} Named
+ * @property {string} text
+ * @property {string} note
+ * @property {string} href
+ */
+
+/** @returns {Promise<Named[]>} nothing if the text is no id, or names nothing */
+async function lookUp(text, session, signal) {
+  if (!ID.test(text) || !session.scopes.includes("read")) return [];
+  const { data } = await get("v1/lookup", { id: text }, { signal });
+  const named = data.flatMap(({ kind, id, conversation_id: conversation, item_id: item }) => [
+    kind === "request" && isOperator(session) && { text: `Request ${shortId(id)}`, note: "its steps in time", href: to(["requests", id]) },
+    item && { text: "What the model saw", note: `for the answer in ${shortId(conversation)}`, href: to(["conversations", conversation, "context"], { item }) },
+    conversation && { text: `Conversation ${shortId(conversation)}`, note: "its log", href: to(["conversations", conversation]) },
+  ]).filter(Boolean);
+  return [...new Map(named.map((one) => [one.href, one])).values()];
+}
+return { lookUp: lookUp };
+})();
 const $js_pages_conversations_found = (() => { // js/pages/conversations/found.js
-// What a search in all conversations found: the best message of each.
+// What a search in all conversations found: what an id names, and the best message of each conversation.
 const { html: html, useEffect: useEffect, useRef: useRef } = $js_lib;
 const { get: get } = $js_api;
 const { useLoaded: useLoaded } = $js_load;
+const { lookUp: lookUp } = $js_named;
 const { to: to } = $js_router;
 const { count: count } = $js_format;
 const { marked: marked } = $js_ui_marks;
@@ -6045,18 +6078,21 @@ const { Badge: Badge, Empty: Empty, Loaded: Loaded, When: When } = $js_ui_parts;
 
 const MOST = 20;
 
-function Found({ words, tenant }) {
+function Found({ words, tenant, session }) {
+  const named = useLoaded((signal) => lookUp(words, session, signal), [words]);
   const found = useLoaded((signal) => get("v1/search", { q: words, limit: MOST, "include[]": "title" }, { signal, tenant }), [words, tenant]);
   const box = useRef(null);
   useEffect(() => {
     marked(box.current, words);
     return () => marked(null, "");
   });
-  return html`<div ref=${box}>
+  return html`<div ref=${box} class="stack">
+    ${named.data?.length > 0 && html`<section class="panel list named" aria-label="By its id"><header><h2>By its id</h2></header><ul class="plain-list">${named.data.map(({ text, note, href }) => html`<li key=${href} class="facts">
+      <a href=${href}>${text}</a><span class="small soft">${note}</span></li>`)}</ul></section>`}
     <${Loaded} from=${found} waiting="Searching…">${(told) => html`
       <p class="small soft" role="status">${summed(told)}</p>
       ${told.data.length === 0
-        ? html`<${Empty}>No message has these words. Words are looked for, not meanings.<//>`
+        ? !named.data?.length && html`<${Empty}>No message has these words. Words are looked for, not meanings.<//>`
         : html`<ol class="plain-list stack found">${told.data.map(
             (hit) => html`<li key=${hit.id + hit.conversation_id} class="panel hit">
               <p class="row">
@@ -6416,13 +6452,12 @@ function Conversations({ route, session }) {
     <div class="list-tools stack">
       <div class="row">
         <${Search} words=${wish.q} onAsk=${(q) => ask({ q })} />
-        <${Go} />
         ${!wish.q && html`<${FilterBar} wish=${wish} isOpen=${isOpen} onOpen=${() => setOpen(!isOpen)} onAsk=${ask} />`}
       </div>
       ${!wish.q && isOpen && html`<${Filters} wish=${wish} onAsk=${ask} hasTenants=${isOperator} />`}
     </div>
     ${wish.q
-      ? html`<${Found} words=${wish.q} tenant=${wish.tenant} />`
+      ? html`<${Found} words=${wish.q} tenant=${wish.tenant} session=${session} />`
       : html`<${List} key=${round} wish=${wish} session=${session} isFiltered=${isFiltered(wish)} onClear=${() => go(["conversations"])} onAsk=${ask} />`}
     ${!credentials().key && !isOperator && html`<p class="small soft">These are the conversations without a key. The link in the gateway’s start line shows all of them.</p>`}
     ${isImporting && html`<${Import} onClose=${() => setImporting(false)} onDone=${() => setRound((before) => before + 1)} />`}
@@ -6437,23 +6472,9 @@ function Search({ words, onAsk }) {
     if (settled !== words && settled === typed.trim()) onAsk(settled);
   }, [settled]);
   return html`<form class="row grow" role="search" onSubmit=${(event) => { event.preventDefault(); onAsk(typed.trim()); }}>
-    <input class="input grow" type="search" aria-label="Search in all conversations" placeholder="Search what was said in all conversations"
+    <input class="input grow" type="search" aria-label="Search in all conversations" placeholder="Words that were said, or an id: req_…, chatcmpl-…, conv_…, a client’s own"
       value=${typed} onInput=${(event) => setTyped(event.target.value)} />
     <${Button} type="submit" kind="primary">Search<//>
-  </form>`;
-}
-
-/** To a conversation whose id one has, ours or the client's own. */
-function Go() {
-  const [id, setId] = useState("");
-  const submit = (event) => {
-    event.preventDefault();
-    if (id.trim()) go(["conversations", id.trim()]);
-  };
-  return html`<form class="row wide" onSubmit=${submit}>
-    <input class="input" aria-label="Id of a conversation, or the client’s own id" placeholder="conv_… or the client’s id" spellcheck="false"
-      value=${id} onInput=${(event) => setId(event.target.value)} />
-    <${Button} type="submit">Open<//>
   </form>`;
 }
 return { Conversations: Conversations };
@@ -7551,7 +7572,7 @@ return { Requests: Requests };
 const $js_pages_settings = (() => { // js/pages/settings.js
 // The settings as they are in force, with where each comes from, and the limits learned from refusals. Only an operator
 // may see them.
-const { html: html, useMemo: useMemo, useState: useState } = $js_lib;
+const { html: html, useEffect: useEffect, useMemo: useMemo, useState: useState } = $js_lib;
 const { get: get, send: send } = $js_api;
 const { count: count } = $js_format;
 const { useLoaded: useLoaded } = $js_load;
@@ -7564,6 +7585,7 @@ function Settings({ route }) {
   const settings = useLoaded((signal) => get("v1/admin/settings", {}, { signal }), []);
   const limits = useLoaded((signal) => get("v1/admin/learned-limits", {}, { signal }), []);
   const [typed, setTyped] = useState(route.query.get("q") ?? "");
+  useEffect(() => setTyped(route.query.get("q") ?? ""), [route.query.get("q")]);
   const isChanged = route.query.get("changed") === "1";
   const ask = (changed) => go(["settings"], { q: typed, changed: isChanged ? "1" : "", ...changed }, { replace: true });
   const { data, error } = settings;
@@ -7638,6 +7660,7 @@ const { Keys: Keys } = $js_pages_keys;
 const { Overview: Overview } = $js_pages_overview;
 const { Requests: Requests } = $js_pages_requests;
 const { Settings: Settings } = $js_pages_settings;
+const { isOperator: isOperator } = $js_session;
 
 /** `operator`: only somebody who may see all tenants has a link to it. */
 const PAGES = [
@@ -7650,25 +7673,23 @@ const PAGES = [
   { name: "settings", text: "Settings", view: () => Settings, operator: true },
 ];
 
-const isOperator = (session) => Boolean(session.operator) || session.scopes.includes("admin");
-
 /** The pages that somebody has links to. */
 const pagesOf = (session) => PAGES.filter((page) => !page.operator || isOperator(session));
 
 /** The page of an address, or undefined. */
 const findPage = (name) => PAGES.find((page) => page.name === name);
-return { isOperator: isOperator, pagesOf: pagesOf, findPage: findPage };
+return { pagesOf: pagesOf, findPage: findPage };
 })();
 const $js_frame_bar = (() => { // js/frame/bar.js
 // The bar at the top: one line at any width, and it stays while the page scrolls.
 const { html: html } = $js_lib;
 const { to: to } = $js_router;
-const { credentials: credentials, signOut: signOut } = $js_session;
+const { credentials: credentials, isOperator: isOperator, signOut: signOut } = $js_session;
 const { ICONS: ICONS } = $js_ui_icons;
 const { Menu: Menu } = $js_ui_menu;
 const { Badge: Badge } = $js_ui_parts;
 const { Theme: Theme } = $js_ui_theme;
-const { isOperator: isOperator, pagesOf: pagesOf } = $js_frame_pages;
+const { pagesOf: pagesOf } = $js_frame_pages;
 
 const PALETTE_KEYS = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘K" : "Ctrl K";
 const SIMULATED = "No provider is configured: answers are made up";
@@ -7862,14 +7883,17 @@ const isWordStart = (text, at) => at === 0 || !/[\p{L}\p{N}]/u.test(text[at - 1]
 return { matchText: matchText };
 })();
 const $js_frame_palette = (() => { // js/frame/palette.js
-// The palette: pages, commands, conversations and models by a few letters, and what was said anywhere.
+// The palette: pages, commands, conversations, models, keys, tenants and settings by a few letters, what an id names, and
+// what was said anywhere.
 const { drawnNow: drawnNow, html: html, useEffect: useEffect, useId: useId, useMemo: useMemo, useRef: useRef, useState: useState } = $js_lib;
 const { get: get } = $js_api;
 const { pageCommands: pageCommands } = $js_commands;
 const { useLoaded: useLoaded, useSettled: useSettled } = $js_load;
-const { shortId: shortId } = $js_format;
+const { lookUp: lookUp } = $js_named;
+const { readAllKeys: readAllKeys } = $js_pages_operation_keys;
+const { nameTenant: nameTenant, shortId: shortId } = $js_format;
 const { go: go } = $js_router;
-const { credentials: credentials, signOut: signOut } = $js_session;
+const { credentials: credentials, isOperator: isOperator, signOut: signOut } = $js_session;
 const { matchText: matchText } = $js_ui_fuzzy;
 const { useModal: useModal } = $js_ui_parts;
 const { THEMES: THEMES, setTheme: setTheme } = $js_ui_theme;
@@ -7923,7 +7947,7 @@ function Palette({ session, show, onClose }) {
   return html`<dialog class="dialog palette" ref=${dialog} aria-label="Search and commands" onCancel=${(event) => { event.preventDefault(); onClose(); }}
     onClick=${(event) => event.target === dialog.current && onClose()}>
     <input class="palette-input" role="combobox" aria-label="Search and commands" aria-expanded="true" aria-autocomplete="list" aria-controls="${id}-list"
-      aria-activedescendant=${current ? `${id}-${entries.indexOf(current)}` : undefined} autocomplete="off" spellcheck="false" placeholder="A page, a conversation, a model, a command, words that were said"
+      aria-activedescendant=${current ? `${id}-${entries.indexOf(current)}` : undefined} autocomplete="off" spellcheck="false" placeholder="A page, a conversation, an id, a model, a command, words that were said"
       value=${typed} onInput=${(event) => { setTyped(event.target.value); setChosen(0); }} onKeyDown=${onKey} />
     <div class="palette-list" id="${id}-list" role="listbox" aria-label="Results" ref=${list}>
       ${groups.map((group) => html`<div role="group" key=${group.name} aria-label=${group.name}>
@@ -7940,22 +7964,30 @@ function Palette({ session, show, onClose }) {
   </dialog>`;
 }
 
-/** What the palette shows for `query`, by group. The group with the best match is first; what was said is last. */
+/** What the palette shows for `query`, by group: what an id names, then the group with the best match; what was said is last. */
 function useEntries(session, show, query) {
   const recent = useLoaded((signal) => get("v1/conversations", { limit: RECENT, "include[]": "title" }, { signal }), []);
   const models = useLoaded((signal) => (session.scopes.includes("chat") ? get("v1/models", {}, { signal }) : null), []);
+  const isAll = isOperator(session);
+  const keys = useLoaded((signal) => (isAll ? readAllKeys(signal) : []), []);
+  const settings = useLoaded(async (signal) => (isAll ? (await get("v1/admin/settings", {}, { signal })).data : []), []);
   const groups = useMemo(() => [
     { name: "This page", entries: pageCommands().map((command, index) => ({ key: `here${index}`, ...command })) },
     { name: "Pages", entries: pageEntries(session) },
     { name: "Conversations", entries: (recent.data?.data ?? []).map(conversationEntry) },
     { name: "Commands", entries: commandEntries(session, show) },
     { name: "Models", entries: (models.data?.data ?? []).map(modelEntry) },
-  ], [recent.data, models.data]);
+    { name: "Keys", entries: (keys.data ?? []).map(keyEntry), isAsked: true },
+    { name: "Tenants", entries: tenantEntries(keys.data ?? []), isAsked: true },
+    { name: "Settings", entries: (settings.data ?? []).map(settingEntry), isAsked: true },
+  ], [recent.data, models.data, keys.data, settings.data]);
   const settled = useSettled(query, SEARCH_SETTLE_MS);
   const said = useLoaded((signal) => searchMessages(settled, signal), [settled]);
-  if (!query) return groups.map((group) => ({ ...group, entries: group.entries.slice(0, SHOWN_UNASKED) })).filter(isFilled);
+  const named = useLoaded(async (signal) => (await lookUp(settled, session, signal)).map(namedEntry), [settled]);
+  if (!query) return groups.filter((group) => !group.isAsked).map((group) => ({ ...group, entries: group.entries.slice(0, SHOWN_UNASKED) })).filter(isFilled);
   const matched = groups.map((group) => matchGroup(group, query)).filter(isFilled).sort((one, other) => other.score - one.score);
-  return [...matched, { name: "Messages", entries: [...(settled === query && said.data ? said.data : []), searchEntry(query)] }];
+  const ids = { name: "By its id", entries: settled === query && named.data ? named.data : [] };
+  return [...[ids].filter(isFilled), ...matched, { name: "Messages", entries: [...(settled === query && said.data ? said.data : []), searchEntry(query)] }];
 }
 
 const isFilled = (group) => group.entries.length > 0;
@@ -8000,6 +8032,35 @@ const conversationEntry = (record) => ({
 });
 
 const modelEntry = ({ id }) => ({ key: `model-${id}`, text: id, note: "begin a chat", run: () => go(["chat"], { model: id }) });
+
+const namedEntry = ({ text, note, href }) => ({ key: href, text, note, run: () => (location.hash = href) });
+
+const keyEntry = (key) => ({
+  key: key.id,
+  text: key.name,
+  note: `key ${key.hint}: its requests`,
+  also: key.id,
+  run: () => go(["requests"], { key_id: key.id }),
+});
+
+/** Tenants that have keys. One that was made for a key has the name of its oldest key. */
+function tenantEntries(keys) {
+  const oldest = new Map([...keys].reverse().map((key) => [key.tenant, key]));
+  return [...oldest].map(([tenant, { name }]) => ({
+    key: `tenant-${tenant}`,
+    text: nameTenant({ tenant, tenant_name: tenant.startsWith("ten_") ? name : null }),
+    note: "tenant: its conversations",
+    also: tenant,
+    run: () => go(["conversations"], { tenant }),
+  }));
+}
+
+const settingEntry = ({ path, value }) => ({
+  key: `setting-${path}`,
+  text: path,
+  note: JSON.stringify(value) ?? "",
+  run: () => go(["settings"], { q: path }),
+});
 
 function commandEntries(session, show) {
   const themes = Object.entries(THEMES).map(([theme, text]) => ({

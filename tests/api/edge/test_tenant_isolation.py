@@ -103,6 +103,7 @@ WITHOUT_IDS: Final = {
     "POST /v1/conversations": "begins one",
     "POST /v1/conversations/import": "begins one: tested below",
     "GET /v1/search": "a list: tested below",
+    "GET /v1/lookup": "finds what is the caller's: test_lookup",
 }
 
 

@@ -7,6 +7,7 @@ import { Keys } from "../pages/keys.js";
 import { Overview } from "../pages/overview.js";
 import { Requests } from "../pages/requests.js";
 import { Settings } from "../pages/settings.js";
+import { isOperator } from "../session.js";
 
 /** `operator`: only somebody who may see all tenants has a link to it. */
 const PAGES = [
@@ -18,8 +19,6 @@ const PAGES = [
   { name: "keys", text: "Keys", view: () => Keys, operator: true },
   { name: "settings", text: "Settings", view: () => Settings, operator: true },
 ];
-
-export const isOperator = (session) => Boolean(session.operator) || session.scopes.includes("admin");
 
 /** The pages that somebody has links to. */
 export const pagesOf = (session) => PAGES.filter((page) => !page.operator || isOperator(session));
