@@ -4845,7 +4845,7 @@ function callOf(call) {
 return { pathOf: pathOf, loadView: loadView, olderRows: olderRows, counted: counted, entriesOf: entriesOf, textOf: textOf };
 })();
 const $js_ui_chart = (() => { // js/ui/chart.js
-// Lines over something: uPlot, loaded where a chart is shown, and always the same numbers as a table.
+// Lines or stacked bars over something: uPlot, loaded where a chart is shown, and always the same numbers as a table.
 const { html: html, useEffect: useEffect, useMemo: useMemo, useRef: useRef, useState: useState } = $js_lib;
 const { count: count } = $js_format;
 const { Button: Button, Loading: Loading } = $js_ui_parts;
@@ -4871,6 +4871,8 @@ function clockTimes(ticks) {
  * @property {boolean} [dashed]
  * @property {boolean} [area]  filled down to zero
  * @property {boolean} [stepped]
+ * @property {boolean} [bars]  a bar at each x; of several lines the first is the highest and drawn first, so that they stack
+ * @property {(number|null)[]} [told]  what the read-out and the table say, in place of the values
  * @property {(value: number|null) => string} [format]
  */
 
@@ -4885,6 +4887,8 @@ function clockTimes(ticks) {
  * @param {boolean} [props.time]
  * @param {(value: number) => string} [props.formatX]
  * @param {(value: number) => string} [props.formatY]  of the axis
+ * @param {(value: number) => string} [props.formatTick]  of the axis below, without `time`
+ * @param {number} [props.least]  the axis reaches at least this far
  * @param {{index: number, color: string}[]} [props.marks]  upright lines
  * @param {{label: string, value: (index: number) => any}[]} [props.columns]  further columns of the table
  * @param {(index: number) => any} [props.more]  what the read-out says beside the lines
@@ -4903,7 +4907,7 @@ function Chart(props) {
       <ul class="chart-key">
         ${lines.map((line) => html`<li key=${line.label}><span class="swatch ${line.dashed ? "dashed" : ""}"
           style=${{ borderColor: `var(${line.color})` }}></span>${line.label}${shown !== null && html`: <strong
-          class="number">${(line.format ?? count)(line.values[shown])}</strong>`}</li>`)}
+          class="number">${(line.format ?? count)((line.told ?? line.values)[shown])}</strong>`}</li>`)}
       </ul>
       <${Button} small aria-expanded=${isTable} aria-label=${`${isTable ? "Hide table" : "Show as table"}: ${label}`} onClick=${() => setTable(!isTable)}>${isTable ? "Hide table" : "Show as table"}<//>
     </div>
@@ -4911,22 +4915,22 @@ function Chart(props) {
     <figcaption class="small soft chart-readout" aria-live="polite">
       ${shown === null
         ? html`${label}.${pickHint && ` ${pickHint}`}`
-        : html`<strong>${formatX(x[shown])}</strong><span class="visually-hidden">${lines.map((line) => `, ${line.label} ${(line.format ?? count)(line.values[shown])}`)}</span>${more && html` · ${more(shown)}`}`}
+        : html`<strong>${formatX(x[shown])}</strong><span class="visually-hidden">${lines.map((line) => `, ${line.label} ${(line.format ?? count)((line.told ?? line.values)[shown])}`)}</span>${more && html` · ${more(shown)}`}`}
     </figcaption>
     ${table}
   </figure>`;
 }
 
 /** The drawing itself. */
-function Plot({ label, x, lines, time, formatY, marks, onPick, index, onIndex, height }) {
+function Plot({ label, x, lines, time, formatY, formatTick, least, marks, onPick, index, onIndex, height }) {
   const place = useRef(null);
   const plot = useRef(null);
   const newest = useRef(null);
-  newest.current = { marks: marks ?? [], onPick, onIndex, formatY, x };
+  newest.current = { marks: marks ?? [], onPick, onIndex, formatY, formatTick, least: least ?? 1, x };
   const uPlot = useLibrary();
   const colors = useColors();
   const data = useMemo(() => [x, ...lines.map((line) => line.values)], [x, lines]);
-  const shape = lines.map((line) => [line.label, line.color, line.dashed, line.area, line.stepped].join()).join("|");
+  const shape = lines.map((line) => [line.label, line.color, line.dashed, line.area, line.stepped, line.bars].join()).join("|");
 
   useEffect(() => {
     if (!uPlot) return undefined;
@@ -4980,11 +4984,11 @@ function options(uPlot, { lines, time, height, width, colors, newest }) {
       points: { size: 7 },
     },
     scales: {
-      x: { time: Boolean(time) },
-      y: { range: (_, low, high) => [0, Math.max(1, high ?? 0) * 1.06] },
+      x: { time: Boolean(time), ...(lines.some((line) => line.bars) && { range: (_, low, high) => [(low ?? 0) - 0.6, (high ?? 0) + 0.6] }) },
+      y: { range: (_, low, high) => [0, Math.max(newest.current.least, high ?? 0) * 1.06] },
     },
     axes: [
-      { ...axis, size: 32, ...(time ? { values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(count) }) },
+      { ...axis, size: 32, ...(time ? { values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(newest.current.formatTick ?? count) }) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((value) => (newest.current.formatY ?? count)(value)) },
     ],
     series: [{}, ...lines.map((line) => series(uPlot, line, colors))],
@@ -5002,8 +5006,8 @@ function series(uPlot, line, colors) {
     stroke: color,
     width: 2,
     dash: line.dashed ? [6, 5] : undefined,
-    fill: line.area ? `${color}22` : undefined,
-    paths: line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
+    fill: line.bars ? color : line.area ? `${color}22` : undefined,
+    paths: line.bars ? uPlot.paths.bars({ size: [0.7, 48] }) : line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
     points: { show: false, size: 5, fill: color, filter: (made, at) => lonePoints(made.data[at]) },
     spanGaps: false,
   };
@@ -5053,7 +5057,7 @@ function Table({ label, x, xLabel, lines, columns = [], formatX = String }) {
         </tr></thead>
         <tbody>${rows.map((row) => html`<tr key=${row}>
           <th scope="row">${formatX(x[row])}</th>
-          ${lines.map((line) => html`<td class="number">${(line.format ?? count)(line.values[row])}</td>`)}
+          ${lines.map((line) => html`<td class="number">${(line.format ?? count)((line.told ?? line.values)[row])}</td>`)}
           ${columns.map((column) => html`<td>${column.value(row)}</td>`)}
         </tr>`)}</tbody>
       </table>
@@ -6479,53 +6483,152 @@ function Search({ words, onAsk }) {
 }
 return { Conversations: Conversations };
 })();
+const $js_pages_costs_spend = (() => { // js/pages/costs/spend.js
+// What was spent on each day: a bar, split by who or what cost most.
+const { html: html, useMemo: useMemo } = $js_lib;
+const { dollars: dollars } = $js_format;
+const { Chart: Chart } = $js_ui_chart;
+
+const SHOWN = 4;
+const COLORS = ["--chart-1", "--chart-2", "--chart-3", "--chart-4", "--chart-5"];
+const DAY_SECONDS = 86_400;
+const dayName = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", timeZone: "UTC" });
+
+/**
+ * @param {object} props
+ * @param {object} props.of  `since`, sums as `data`, of each day as `days`, and of both as `daily`
+ * @param {(row: object) => string} props.nameOf
+ */
+function Spend({ of: { since, data, days, daily }, nameOf }) {
+  const dates = useMemo(() => datesSince(since), [since]);
+  const lines = useMemo(() => stacked(dates, data, days, daily, nameOf), [dates, data, days, daily]);
+  const name = (at) => (dates[at] ? dayName.format(new Date(dates[at])) : "");
+  return html`<section class="panel"><h2>Spent by day</h2><${Chart} label="What was spent on each day" x=${dates.map((_, at) => at)} xLabel="Day" lines=${lines} height=${220}
+    least=${0.001} formatX=${name} formatTick=${name} formatY=${dollars} /></section>`;
+}
+
+/** The days from a moment until today, such as `2026-11-03`. */
+function datesSince(since) {
+  const count = Math.floor(Date.now() / 1000 / DAY_SECONDS) - Math.floor(since / DAY_SECONDS) + 1;
+  return Array.from({ length: count }, (_, at) => new Date((since + at * DAY_SECONDS) * 1000).toISOString().slice(0, 10));
+}
+
+/** Lines over each other: those that cost most, then all others, so that the highest reaches what was spent in all. */
+function stacked(dates, data, days, daily, nameOf) {
+  const idOf = (row) => JSON.stringify([row.tenant, row.key_id, row.model]);
+  const costs = new Map();
+  for (const row of daily) costs.set(`${idOf(row)} ${row.day}`, row.cost_usd ?? 0);
+  const totals = new Map(days.map((row) => [row.day, row.cost_usd ?? 0]));
+  const chosen = data.slice(0, SHOWN).map((row) => ({ label: nameOf(row), told: dates.map((date) => costs.get(`${idOf(row)} ${date}`) ?? 0) }));
+  const rest = dates.map((date, at) => Math.max(0, (totals.get(date) ?? 0) - chosen.reduce((sum, one) => sum + one.told[at], 0)));
+  if (data.length > SHOWN) chosen.push({ label: "all others", told: rest });
+  return chosen.map((one, number) => ({
+    ...one,
+    label: chosen.findIndex((other) => other.label === one.label) === number ? one.label : `${one.label} (${number + 1})`,
+    values: dates.map((_, at) => chosen.slice(number).reduce((sum, other) => sum + other.told[at], 0)),
+    color: COLORS[number],
+    bars: true,
+    format: dollars,
+  }));
+}
+return { Spend: Spend };
+})();
+const $js_pages_costs_budgets = (() => { // js/pages/costs/budgets.js
+// What is left of budgets, and what a month will have cost if it goes on as it began.
+const { html: html } = $js_lib;
+const { dollars: dollars } = $js_format;
+const { to: to } = $js_router;
+const { Badge: Badge } = $js_ui_parts;
+
+const DAY_MS = 86_400_000;
+/** Of a budget: from here on the bar warns. */
+const WARNS_ABOVE = 0.8;
+
+function Budgets({ keys }) {
+  if (!keys.length) return html`<p class="soft small">No key has a budget. <a href=${to(["keys"])}>Make one with a budget</a> to limit what a team spends in a month.</p>`;
+  return html`<section class="panel list"><header><h2>Budgets of this month</h2></header><ul class="plain-list budgets">${keys.map((key) => html`<${Budget} key=${key.id} of=${key} />`)}</ul></section>`;
+}
+
+/** @param {{of: {key_name: string|null, budget_usd: number|null, spent_usd: number}}} props */
+function OwnBudget({ of: { key_name: name, budget_usd: budget, spent_usd: spent } }) {
+  if (budget === null) return html`<p class="soft small">${dollars(spent)} were spent this month${name && html` with the key <strong>${name}</strong>, which has no budget`}.</p>`;
+  return html`<section class="panel list"><header><h2>Budget of this month</h2></header><ul class="plain-list budgets"><${Budget} of=${{ name, budget_usd: budget, spent_usd: spent }} /></ul></section>`;
+}
+
+function Budget({ of: { name, hint, budget_usd: budget, spent_usd: spent = 0 } }) {
+  const part = budget ? spent / budget : 1;
+  const expected = forecast(spent);
+  const isTooMuch = expected !== null && expected > budget;
+  return html`<li>
+    <p class="facts"><strong class="break">${name}</strong>${hint && html`<code class="soft">${hint}</code>`}<span class="number">${dollars(spent)} <span class="soft">of ${dollars(budget)}</span></span>
+      ${part >= 1 ? html`<${Badge} kind="bad">refused until next month<//>` : isTooMuch && html`<${Badge} kind="warn">will not last<//>`}</p>
+    <div class="track" role="meter" aria-label="Spent by ${name}" aria-valuemin="0" aria-valuemax=${budget} aria-valuenow=${spent} aria-valuetext="${dollars(spent)} of ${dollars(budget)}">
+      <div class="fill ${part >= 1 ? "bad" : part > WARNS_ABOVE ? "warn" : ""}" style=${{ width: `${Math.min(100, 100 * part)}%` }}></div>
+      ${expected !== null && !isTooMuch && html`<span class="expected" style=${{ left: `${(100 * expected) / budget}%` }}></span>`}</div>
+    <p class="small soft">${expected === null ? "A forecast needs the month’s first day." : `About ${dollars(expected)} at the end of the month, if it goes on like this.`}</p>
+  </li>`;
+}
+
+/** What a month will have cost at the same pace; null on its first day. */
+function forecast(spent, now = new Date()) {
+  const begin = Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), 1);
+  const elapsed = now - begin;
+  return elapsed < DAY_MS ? null : (spent * (Date.UTC(now.getUTCFullYear(), now.getUTCMonth() + 1, 1) - begin)) / elapsed;
+}
+return { Budgets: Budgets, OwnBudget: OwnBudget, forecast: forecast };
+})();
 const $js_pages_costs = (() => { // js/pages/costs.js
-// What tenants, keys and models cost, and what is left of budgets. Only an operator may see it.
+// What tenants, keys and models cost, by day, and what is left of budgets: for an operator of all, else of the own key.
 const { html: html } = $js_lib;
 const { get: get } = $js_api;
 const { count: count, dollars: dollars, nameTenant: nameTenant, percent: percent, short: short } = $js_format;
 const { useLoaded: useLoaded } = $js_load;
 const { go: go, to: to } = $js_router;
-const { Badge: Badge, Empty: Empty, Loading: Loading } = $js_ui_parts;
+const { isOperator: isOperator } = $js_session;
+const { Empty: Empty, Loading: Loading } = $js_ui_parts;
+const { Spend: Spend } = $js_pages_costs_spend;
+const { Budgets: Budgets, OwnBudget: OwnBudget } = $js_pages_costs_budgets;
 const { NotShown: NotShown, Outdated: Outdated } = $js_pages_operation_access;
 const { readAllKeys: readAllKeys } = $js_pages_operation_keys;
 
 const DAY_SECONDS = 86_400;
-const WEEK_DAYS = 7;
 const BY = { key: "Keys", tenant: "Tenants", model: "Models" };
-const RANGES = { today: "Today", week: "7 days", month: "This month" };
+const RANGES = { today: "Today", week: "7 days", month: "This month", quarter: "90 days" };
+const DAYS = { today: 1, week: 7, quarter: 90 };
 const COLUMNS = [["cost_usd", "Cost"], ["requests", "Requests"], ["prompt_tokens", "Prompt"], ["cached_tokens", "Cached"], ["completion_tokens", "Answers"]];
 
-function Costs({ route }) {
-  const by = route.query.get("by") in BY ? route.query.get("by") : "key";
+function Costs({ route, session }) {
+  const isAll = isOperator(session);
+  const by = isAll && route.query.get("by") in BY ? route.query.get("by") : isAll ? "key" : "model";
   const range = route.query.get("range") in RANGES ? route.query.get("range") : "month";
   const sort = COLUMNS.some(([name]) => name === route.query.get("sort")) ? route.query.get("sort") : "cost_usd";
   const ask = (changed) => go(["costs"], { by, range, sort, ...changed }, { replace: true });
   const costs = useLoaded(async (signal) => {
-    const [sums, keys] = await Promise.all([get("v1/admin/costs", { by, since: beginOf(range) }, { signal }), readBudgets(signal)]);
-    return { ...sums, budgets: keys };
-  }, [by, range]);
+    const read = (query) => get(isAll ? "v1/admin/costs" : "v1/costs", { since: beginOf(range), ...query }, { signal });
+    const [sums, days, daily, keys] = await Promise.all([read({ by }), read({ by: "day" }), read({ by, daily: true }), isAll ? readBudgets(signal) : null]);
+    return { ...sums, by, days: days.data, daily: daily.data, budgets: keys };
+  }, [by, range, isAll]);
   const { data, error } = costs;
   return html`
-    <div class="page-head"><h1 tabindex="-1">Costs</h1><span class="page-facts small soft">Days are those of UTC</span></div>
+    <div class="page-head"><h1 tabindex="-1">Costs</h1><span class="page-facts small soft">${isAll ? "Days are those of UTC" : "Of your requests. Days are those of UTC"}</span></div>
     ${error && !data ? html`<${NotShown} error=${error} what="costs" retry=${costs.reload} />` : html`
       <div class="request-filters" role="group" aria-label="What to add up">
-        <${Choices} label="By" of=${BY} chosen=${by} onChoose=${(one) => ask({ by: one })} />
+        ${isAll && html`<${Choices} label="By" of=${BY} chosen=${by} onChoose=${(one) => ask({ by: one })} />`}
         <${Choices} label="Since" of=${RANGES} chosen=${range} onChoose=${(one) => ask({ range: one })} />
       </div>
       ${error && html`<${Outdated} error=${error} />`}
       ${data === null ? html`<${Loading}>Adding up…<//>` : html`<div class="stack">
-        <${Table} rows=${data.data} by=${by} sort=${sort} hasMore=${data.has_more} onSort=${(one) => ask({ sort: one })} />
-        <${Budgets} keys=${data.budgets} /></div>`}`}
+        ${range !== "today" && data.data.length > 0 && html`<${Spend} of=${data} nameOf=${(row) => nameText(row, data.by)} />`}
+        <${Table} rows=${data.data} by=${data.by} sort=${sort} hasMore=${data.has_more} onSort=${(one) => ask({ sort: one })} />
+        ${isAll ? html`<${Budgets} keys=${data.budgets} />` : html`<${OwnBudget} of=${data} />`}</div>`}`}
   `;
 }
 
 /** Unix seconds of the first day of a range, in UTC. */
 function beginOf(range) {
   const now = new Date();
-  const today = Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), now.getUTCDate()) / 1000;
-  if (range === "today") return today;
-  return range === "week" ? today - (WEEK_DAYS - 1) * DAY_SECONDS : Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), 1) / 1000;
+  if (range === "month") return Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), 1) / 1000;
+  return Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), now.getUTCDate()) / 1000 - (DAYS[range] - 1) * DAY_SECONDS;
 }
 
 const readBudgets = async (signal) => (await readAllKeys(signal)).filter((key) => typeof key.budget_usd === "number" && !key.revoked_at);
@@ -6564,16 +6667,13 @@ function nameOf(row, by) {
   return html`${key}${!isNamedAlike && html` <span class="soft small">${tenant}</span>`}`;
 }
 
-function Budgets({ keys }) {
-  if (!keys.length) return html`<p class="soft small">No key has a budget. <a href=${to(["keys"])}>Make one with a budget</a> to limit what a team spends in a month.</p>`;
-  return html`<section class="panel list"><header><h2>Budgets of this month</h2></header><table class="data"><tbody>${keys.map((key) => {
-    const part = key.budget_usd ? (key.spent_usd ?? 0) / key.budget_usd : 1;
-    return html`<tr key=${key.id}><th scope="row" class="break">${key.name} <code class="soft">${key.hint}</code></th>
-      <td class="wide-cell"><div class="track" role="meter" aria-label="Spent by ${key.name}" aria-valuemin="0" aria-valuemax=${key.budget_usd} aria-valuenow=${key.spent_usd ?? 0}
-        aria-valuetext="${dollars(key.spent_usd)} of ${dollars(key.budget_usd)}"><div class="fill ${part >= 1 ? "bad" : part > 0.8 ? "warn" : ""}" style=${{ width: `${Math.min(100, 100 * part)}%` }}></div></div></td>
-      <td class="number">${dollars(key.spent_usd)} <span class="soft">of ${dollars(key.budget_usd)}</span></td>
-      <td>${part >= 1 ? html`<${Badge} kind="bad">refused until next month<//>` : ""}</td></tr>`;
-  })}</tbody></table></section>`;
+/** The same as text. */
+function nameText(row, by) {
+  if (by === "model") return row.model ?? "–";
+  const tenant = row.tenant ? nameTenant(row) : "no tenant";
+  if (by === "tenant") return tenant;
+  const key = row.key_name ?? row.key_id ?? "no key";
+  return tenant === key ? key : `${key}, ${tenant}`;
 }
 return { Costs: Costs };
 })();
@@ -7662,19 +7762,19 @@ const { Requests: Requests } = $js_pages_requests;
 const { Settings: Settings } = $js_pages_settings;
 const { isOperator: isOperator } = $js_session;
 
-/** `operator`: only somebody who may see all tenants has a link to it. */
+/** `operator`: only somebody who may see all tenants has a link to it. `scope`: only who has that scope. */
 const PAGES = [
   { name: "conversations", text: "Conversations", view: ({ route }) => (route.parts.length > 1 ? Conversation : Conversations) },
   { name: "chat", text: "Chat", view: () => Chat },
   { name: "overview", text: "Overview", view: () => Overview },
   { name: "requests", text: "Requests", view: () => Requests, operator: true },
-  { name: "costs", text: "Costs", view: () => Costs, operator: true },
+  { name: "costs", text: "Costs", view: () => Costs, scope: "read" },
   { name: "keys", text: "Keys", view: () => Keys, operator: true },
   { name: "settings", text: "Settings", view: () => Settings, operator: true },
 ];
 
 /** The pages that somebody has links to. */
-const pagesOf = (session) => PAGES.filter((page) => !page.operator || isOperator(session));
+const pagesOf = (session) => PAGES.filter((page) => (!page.operator || isOperator(session)) && (!page.scope || session.scopes.includes(page.scope)));
 
 /** The page of an address, or undefined. */
 const findPage = (name) => PAGES.find((page) => page.name === name);
