@@ -279,7 +279,7 @@ async def test_costs_are_added_up_by_key_tenant_and_model(page: Page) -> None:
 
 
 async def test_the_holder_of_a_key_sees_its_own_costs(page: Page) -> None:
-    values = {
+    values: dict[str, Any] = {
         "models": {"m": {"provider": "upstream", "price": {"input": 1000.0, "output": 1000.0}}},
         "auth": {"operator_token": TOKEN, "mode": "keys"},
     }

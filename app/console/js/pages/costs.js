@@ -5,6 +5,7 @@ import { count, dollars, nameTenant, percent, short } from "../format.js";
 import { useLoaded } from "../load.js";
 import { go, to } from "../router.js";
 import { isOperator } from "../session.js";
+import { Choices } from "../ui/choices.js";
 import { Empty, Loading } from "../ui/parts.js";
 import { Spend } from "./costs/spend.js";
 import { Budgets, OwnBudget } from "./costs/budgets.js";
@@ -52,11 +53,6 @@ function beginOf(range) {
 }
 
 const readBudgets = async (signal) => (await readAllKeys(signal)).filter((key) => typeof key.budget_usd === "number" && !key.revoked_at);
-
-function Choices({ label, of, chosen, onChoose }) {
-  return html`<span class="segments" role="group" aria-label=${label}>${Object.entries(of).map(([name, text]) => html`<button type="button" key=${name} class="choice"
-    aria-pressed=${name === chosen} onClick=${() => onChoose(name)}>${text}</button>`)}</span>`;
-}
 
 function Table({ rows, by, sort, hasMore, onSort }) {
   if (!rows.length) return html`<div class="panel"><${Empty}><p>Nothing was asked in this time.</p><p>Each call of a model adds to these sums, summaries too.</p><//></div>`;

@@ -7,12 +7,14 @@ const AXIS_FONT = "12px system-ui, sans-serif";
 const TABLE_ROWS = 200;
 const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 const PIXELS_PER_MARK = 6;
+const HALF_DAY_SECONDS = 43_200;
+const days = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
 const hours = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const seconds = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
-/** Times of day, told apart where several are in the same minute. */
+/** Times of day, told apart where several are in the same minute; days where ticks are days apart. */
 function clockTimes(ticks) {
-  const format = ticks.length > 1 && ticks[1] - ticks[0] < 60 ? seconds : hours;
+  const format = ticks.length > 1 && ticks[1] - ticks[0] >= HALF_DAY_SECONDS ? days : ticks.length > 1 && ticks[1] - ticks[0] < 60 ? seconds : hours;
   return ticks.map((unixSeconds) => format.format(new Date(unixSeconds * 1000)));
 }
 
