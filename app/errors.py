@@ -3,6 +3,8 @@
 GatewayError
 ├── InvalidRequest                 400  the request is malformed; `param` names the field
 │   ├── PolicyNotFound             400
+│   ├── InvalidCapsule             400  a compaction that the client kept cannot be used
+│   │   └── ChangedCompaction      400  its readable text is not the one that it came with
 │   ├── PreviousResponseNotFound   400  `previous_response_id` names no response that can be continued
 │   ├── IdempotencyKeyReused       422  the key was used before, with another request
 │   └── ContextLengthExceeded      400  instructions and newest message alone do not fit
@@ -103,6 +105,14 @@ class InvalidRequest(GatewayError):
 
 class PolicyNotFound(InvalidRequest):
     code = "policy_not_found"
+
+
+class InvalidCapsule(InvalidRequest):
+    code = "invalid_compaction_item"
+
+
+class ChangedCompaction(InvalidCapsule):
+    code = "compaction_content_mismatch"
 
 
 class PreviousResponseNotFound(InvalidRequest):

@@ -292,6 +292,13 @@ CREATE TABLE tenant_scopes (
 	CONSTRAINT tenant_scopes_pkey PRIMARY KEY (tenant_scope, scope)
 );
 
+CREATE TABLE tombstones (
+	root TEXT NOT NULL,
+	family_id TEXT NOT NULL,
+	erased_at TIMESTAMP WITH TIME ZONE NOT NULL,
+	CONSTRAINT tombstones_pkey PRIMARY KEY (root, family_id)
+);
+
 CREATE TABLE usage_totals (
 	tenant TEXT NOT NULL,
 	key_id TEXT NOT NULL,

@@ -296,6 +296,14 @@ CREATE TABLE tenant_scopes (
 )
  WITHOUT ROWID;
 
+CREATE TABLE tombstones (
+	root TEXT NOT NULL,
+	family_id TEXT NOT NULL,
+	erased_at TEXT NOT NULL,
+	CONSTRAINT tombstones_pkey PRIMARY KEY (root, family_id)
+)
+ WITHOUT ROWID;
+
 CREATE TABLE usage_totals (
 	tenant TEXT NOT NULL,
 	key_id TEXT NOT NULL,

@@ -333,6 +333,18 @@ def test_a_file_may_refer_to_any_variable(file: Path) -> None:
     assert pepper not in repr(settings)
 
 
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("{}", []),
+        (f"compaction: {{capsule_key: [{'ab' * 32}]}}", [b"\xab" * 32]),
+        (f"compaction: {{capsule_key: [{'ab' * 32}, {'AAAA' * 10}AAA=]}}", [b"\xab" * 32, b"\0" * 32]),
+    ],
+)
+def test_capsules_have_one_key_several_or_none(text: str, keys: list[bytes], file: Path) -> None:
+    assert loaded(text, file).compaction.capsule_key_bytes == keys
+
+
 def test_a_bad_value_of_a_variable_names_the_variable() -> None:
     with pytest.raises(ConfigurationError) as caught:
         load_settings(environ={"CONCERTINA_SERVER__PORT": "http", "CONCERTINA_MODELS": "[a", "CONCERTINA_AUTH": "open"})
@@ -366,6 +378,7 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("database: {url: 'sqlite:///?mode=memory'}", "expected a file after three slashes"),
         ("{database: {url: 'memory://'}, server: {workers: 2}}", "several workers cannot share memory://"),
         ("auth: {pepper: short}", "auth.pepper (concertina.yaml:1): expected at least 16 characters"),
+        ("compaction: {capsule_key: [short]}", "expected a key of 32 bytes in base64 or hex"),
         ("degraded_mode: serv", "expected 'serve' or 'refuse', got 'serv'; did you mean 'serve'?"),
         ("policy: aditive", "policy (concertina.yaml:1): there is no policy 'aditive'; did you mean 'additive'?"),
         ("providers: {'my provider': {}}", "expected a name of letters, digits"),

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from app.api.request_options import parse_request_options
 from app.dialects.messages.answer_format import MessagesAnswerFormat
+from app.dialects.messages.compaction import read_requested_compaction
 from app.dialects.messages.request import parse_messages_fields
 from app.dialects.request_body import decode_body_fields
+from app.errors import InvalidRequest
 from app.pipeline.chat_request import Caller, ChatRequest
 
 
@@ -25,6 +28,14 @@ def parse_messages_request(
     messages = parse_messages_fields(
         fields, may_begin_with_result=options["conversation_id"] is not None, needs_limit=needs_limit
     )
+    compaction = None
+    with suppress(InvalidRequest):  # which the gateway raises if the provider does not compact itself
+        compaction = read_requested_compaction(fields)
+    is_alone = compaction is not None and compaction.threshold_tokens is None
+    answer_format = MessagesAnswerFormat(request_id, messages.model, signs_compaction=is_alone)
+    if compaction is not None:
+        options["summary_instructions"] = compaction.instructions or options["summary_instructions"]
+        options["summarize"] = "now" if is_alone else options["summarize"]
     return ChatRequest(
         caller=caller,
         request_id=request_id,
@@ -36,6 +47,10 @@ def parse_messages_request(
         stream=messages.stream,
         max_output_tokens=messages.max_output_tokens,
         protocol="messages",
-        answer_format=MessagesAnswerFormat(request_id),
+        answer_format=answer_format,
+        capsule_format=None if compaction is None else answer_format,
+        compacts_only=is_alone,
+        compact_threshold=None if compaction is None else compaction.threshold_tokens,
+        pauses_after_compaction=compaction is not None and compaction.pauses,
         **options,
     )

@@ -22,6 +22,7 @@ from app.api.resource_schemas import (
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import RecallMode
 
+COMPACTION_PATH: Final = f"{RESPONSES_PATH}/compact"
 CONVERSATION_ID_PATTERN: Final = r"^[A-Za-z0-9._:-]{1,128}$"
 ConversationId = Annotated[str, Field(pattern=CONVERSATION_ID_PATTERN)]
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
@@ -254,6 +255,27 @@ async def create_chat_completion(body: ChatCompletionRequest) -> ChatCompletion:
     raise NotImplementedError
 
 
+class CompactedResponse(Described):
+    """What was said word for word, then one item of type `compaction`: the history from now on."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[OutputItem]
+    usage: dict[str, Any]
+    context_status: ContextStatus
+    conversation_id: str | None = None
+    context: dict[str, Any]
+
+
+async def compact_response(body: ResponsesRequest) -> CompactedResponse:
+    """Compact a history.
+
+    Send `output` in the place of the history, and what is new after it.
+    """
+    raise NotImplementedError
+
+
 async def create_response(body: ResponsesRequest) -> ModelResponse:
     """Create a response.
 
@@ -305,11 +327,13 @@ async def create_message(body: MessagesRequest) -> ModelMessage:
     raise NotImplementedError
 
 
-def build_model_call_routes(chat: ASGIApp, responses: ASGIApp, messages: ASGIApp) -> list[APIRoute]:
+def build_model_call_routes(
+    chat: ASGIApp, responses: ASGIApp, messages: ASGIApp, compactions: ASGIApp
+) -> list[APIRoute]:
     """Builds the routes of model calls.
 
     Args:
-        chat, responses, messages: answer requests.
+        chat, responses, messages, compactions: answer requests.
     """
     routes = []
     messages_responses = describe_messages_errors(MODEL_CALL_RESPONSES)
@@ -317,6 +341,7 @@ def build_model_call_routes(chat: ASGIApp, responses: ASGIApp, messages: ASGIApp
         (CHAT_PATH, create_chat_completion, "chat", chat, MODEL_CALL_RESPONSES),
         (RESPONSES_PATH, create_response, "responses", responses, MODEL_CALL_RESPONSES),
         (MESSAGES_PATH, create_message, "messages", messages, messages_responses),
+        (COMPACTION_PATH, compact_response, "responses", compactions, MODEL_CALL_RESPONSES),
     ):
         route = APIRoute(
             path,

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
+from msgspec.structs import replace
+
 from app.api.request_options import parse_request_options
 from app.conversation.conversation_types import RESPONSE_ID_PREFIX
 from app.dialects.request_body import decode_body_fields
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
+from app.dialects.responses.compaction_format import CompactionAnswerFormat
 from app.dialects.responses.request import parse_responses_fields
 from app.pipeline.chat_request import Caller, ChatRequest
 
@@ -44,9 +47,30 @@ class ResponsesRequestParser:
         Raises:
             InvalidRequest: the body or a header is invalid; `param` names the place.
         """
+        return self._parse(body, headers, caller, request_id, ResponsesAnswerFormat)
+
+    def parse_compaction(self, body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:
+        """Parses the body of `POST /v1/responses/compact`. Arguments and exceptions as of `parse`."""
+        request = self._parse(body, headers, caller, request_id, CompactionAnswerFormat)
+        # OpenAI's endpoint stores nothing, and does not say whether the responses before it were stored.
+        finds_either = "store" not in request.raw_fields and request.previous_response_id is None
+        return replace(request, stream=False, summarize="now", compacts_only=True, finds_either_tenant=finds_either)
+
+    def _parse(
+        self,
+        body: bytes,
+        headers: Mapping[str, str],
+        caller: Caller,
+        request_id: str,
+        answer_format_class: type[ResponsesAnswerFormat],
+    ) -> ChatRequest:
         fields = {name: bytes(raw) for name, raw in decode_body_fields(body).items()}
         options = parse_request_options(fields, headers)
         responses = parse_responses_fields(fields)
+        compacts_only = responses.input_before_trigger is not None
+        if responses.input_before_trigger is not None:
+            fields["input"] = responses.input_before_trigger
+            options["summarize"] = "now"
         # A request with `conversation` brings only what is new: its other items are in the conversation.
         if responses.conversation is not None and options.get("context_mode", "auto") == "auto":
             options["context_mode"] = "append"
@@ -54,6 +78,12 @@ class ResponsesRequestParser:
         if responses.truncation == "auto" and options.get("summarize", "auto") == "auto":
             options["summarize"] = "never"
         response_id = RESPONSE_ID_PREFIX + self._random_bytes(RANDOM_BYTES).hex()
+        answer_format = answer_format_class(
+            response_id, int(self._now().timestamp()), fields, lambda: self._now().timestamp()
+        )
+        keeps_capsule = (
+            compacts_only or responses.wants_compaction_item or answer_format_class is not ResponsesAnswerFormat
+        )
         return ChatRequest(
             caller=caller,
             request_id=request_id,
@@ -66,9 +96,12 @@ class ResponsesRequestParser:
             max_output_tokens=responses.max_output_tokens,
             store=responses.store,
             keeps_context_only=not responses.store and self._keeps_context,
+            may_keep_context=self._keeps_context,
             stores_completion=responses.store,
             protocol="responses",
-            answer_format=ResponsesAnswerFormat(response_id, int(self._now().timestamp()), fields),
+            answer_format=answer_format,
+            capsule_format=answer_format if keeps_capsule else None,
+            compacts_only=compacts_only,
             previous_response_id=responses.previous_response_id,
             compact_threshold=responses.compact_threshold,
             **options,

@@ -144,15 +144,6 @@ def build_response_tool_routes(pipeline: Pipeline, auth: Authenticator, parse_re
         measured = await pipeline.measure_context(parsed)
         return build_json_response({"object": "response.input_tokens", "input_tokens": measured["prompt_tokens"]})
 
-    @routes.post("/compact", include_in_schema=False)
-    async def refuse_compact(request: Request) -> Response:
-        """Not supported yet."""
-        await auth.authenticate(read_headers(request.scope), "chat")
-        raise _build_later_error(
-            f"Compaction as a service (`POST /v1/responses/compact`) {LATER} The gateway compacts by itself; a "
-            "conversation is compacted now by `POST /v1/conversations/{id}/compact`."
-        )
-
     @routes.get("", include_in_schema=False)
     async def refuse_web_socket(request: Request) -> Response:
         """Not supported yet."""

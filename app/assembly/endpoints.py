@@ -94,7 +94,9 @@ def build_worker_application(
     )
     # First, since routes are tried in order and these are the requests that must be fast.
     application.router.routes.extend(
-        build_model_call_routes(gateway.chat_endpoint, gateway.responses_endpoint, gateway.messages_endpoint)
+        build_model_call_routes(
+            gateway.chat_endpoint, gateway.responses_endpoint, gateway.messages_endpoint, gateway.compaction_endpoint
+        )
     )
     for routes in _build_routes(gateway, connections):
         application.include_router(routes)
@@ -284,6 +286,7 @@ def _build_context_routes(gateway: Gateway, records: ConversationRecords, lookup
         view_builder=view_builder,
         pinning=pin_updater,
         turn_compactor=gateway.turn_compactor,
+        capsule_builder=gateway.capsule_builder,
         check_model=check_model_allowed,
         clock=time.monotonic,
         tasks=tasks,

@@ -29,6 +29,7 @@ from app.assembly.providers_and_routes import (
     warm_up_tokenizers,
 )
 from app.assembly.telemetry import build_metrics, build_overview, build_tracing
+from app.compaction.capsule import CapsuleSealer
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summary_maker import SummaryMaker
@@ -50,6 +51,7 @@ from app.pipeline.call.overflow_recovery import OverflowRecovery
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamCaller
 from app.pipeline.call.window_learning import ModelFactWriter, WindowLearner
+from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
@@ -60,6 +62,7 @@ from app.pipeline.resolve.calibration_slopes import SLOPES_FACT, CalibrationSlop
 from app.pipeline.resolve.client_history import PrefixMemory
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
+from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.view.meaning_search import MeaningSearch
 from app.pipeline.view.message_search import MessageSearch
@@ -67,6 +70,7 @@ from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.quotations import QuotationBuilder
 from app.pipeline.view.view_builder import ViewBuilder
 from app.settings import Settings
+from app.settings.sections import KEY_BYTES
 from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import encrypt_store
@@ -82,6 +86,8 @@ SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
 """Sent with every answer of a model while no provider is configured."""
 SHUTDOWN_TIMEOUT_SECONDS: Final = 5.0
 """How long a stop waits for background tasks. The server has drained the requests before; what is left are writes."""
+CAPSULE_KEY: Final = "capsule_key"
+"""The name of the stored secret that seals capsules if the settings name no key."""
 COUNT_WAIT_SECONDS: Final = 24 * 3600.0
 """How long a start waits for another process that counts existing answers."""
 _id_generator: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
@@ -175,6 +181,7 @@ class Gateway:
         """Builds views and summaries, for this turn and ahead of the next one."""
         settings, store, counter, tasks = self.settings, self.store, self.message_counter, self.tasks
         self.message_search = MessageSearch(store)
+        self.capsule_sealer = CapsuleSealer(settings.compaction.capsule_key_bytes)
         self.view_builder = ViewBuilder(
             store=store, message_counter=counter, unix_seconds=lambda: self.now().timestamp()
         )
@@ -198,6 +205,7 @@ class Gateway:
             message_counter=counter,
             prefix_memory=self.prefix_memory,
             unwritten_fingerprints=self.unwritten_fingerprints,
+            capsule_sealer=self.capsule_sealer,
             random_bytes=random_bytes,
             lease_wait_seconds=settings.compaction.wait_seconds,
             serves_degraded=settings.degraded_mode == "serve",
@@ -265,6 +273,7 @@ class Gateway:
     def _build_pipeline(self) -> None:
         """Builds the pipeline of an answer."""
         counter, tasks = self.message_counter, self.tasks
+        self.capsule_builder = CapsuleBuilder(self.view_builder, self.capsule_sealer, time.time)
         self.pipeline = Pipeline(
             conversation_resolver=self.conversation_resolver,
             view_builder=self.view_builder,
@@ -286,6 +295,8 @@ class Gateway:
                 tasks=tasks,
             ),
             pin_updater=self.pin_updater,
+            capsule_builder=self.capsule_builder,
+            lone_compactions=LoneCompactions(self.turn_writer, self.capsule_builder),
             model_contexts=self.model_contexts,
             tasks=tasks,
             clock_and_ids=ClockAndIds(
@@ -344,7 +355,7 @@ class Gateway:
         self.responses_parser = ResponsesRequestParser(
             keeps_context=keeps_context, now=self.now, random_bytes=random_bytes
         )
-        self.chat_endpoint, self.responses_endpoint, self.messages_endpoint = (
+        self.chat_endpoint, self.responses_endpoint, self.compaction_endpoint, self.messages_endpoint = (
             AnswerEndpoint(
                 request_coalescing,
                 self.authenticator,
@@ -355,7 +366,12 @@ class Gateway:
                 silence_seconds=self.dependencies.silence_seconds,
                 metrics=self.metrics,
             )
-            for parse_request in (parse_chat_request, self.responses_parser.parse, parse_messages_request)
+            for parse_request in (
+                parse_chat_request,
+                self.responses_parser.parse,
+                self.responses_parser.parse_compaction,
+                parse_messages_request,
+            )
         )
 
     async def open(self) -> None:
@@ -367,6 +383,9 @@ class Gateway:
         # First: everything below uses the store.
         await self.store.open()
         await self.authenticator.initialize()
+        # After those of the settings. It opens what was sealed before they named a key.
+        key = await self.store.ensure_server_secret(CAPSULE_KEY, proposed=secrets.token_hex(KEY_BYTES))
+        self.capsule_sealer.add_key(bytes.fromhex(key))
         self.leases.start()
         model_facts = await self.store.read_model_facts()
         if not is_count_complete(model_facts):

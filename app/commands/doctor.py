@@ -152,6 +152,11 @@ def _describe_settings(settings: Settings, overrides: Sequence[str]) -> Report:
         report.add("ok", f"{sentence}.")
     for sentence in list_empty_key_warnings(settings):
         report.add("warning", sentence)
+    if not settings.compaction.capsule_key:
+        report.add(
+            "warning",
+            "compaction.capsule_key is not set: the key of the compactions that clients keep is in the database alone.",
+        )
     unpriced = list_unpriced_models(settings) if settings.auth.mode == "keys" else []
     if unpriced:
         report.add("warning", warn_of_unpriced_models(unpriced))

@@ -92,6 +92,8 @@ async def _purge_conversations(
             return
         for rule in rules:
             async for conversation in retention_sweeper.stream_expired_conversations(rule):
+                if age is not None:  # somebody wants these words gone, and not only the rules of retention
+                    await store.add_tombstone(root=conversation.root, family_id=conversation.family_id)
                 if await retention_sweeper.erase_unless_in_use(conversation, rule.untouched_since):
                     counts.erased += 1
                 else:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import msgspec
 import orjson
@@ -82,6 +82,39 @@ def render_progress_event(
         return frame
     form = b"event: %b\ndata: %b\n\n" if style == "named" else b": %b %b\n\n"
     return form % (event["type"].encode(), orjson.dumps(event)) + frame
+
+
+class NewCompaction(msgspec.Struct, frozen=True):
+    """A compaction that a request has brought about, for a client that keeps it."""
+
+    capsule: str
+    summary: str
+    """What the compaction says, readable."""
+    usage: Mapping[str, Any]
+    """What the calls for the summaries used, as Chat Completions have it."""
+    said: Sequence[bytes]
+    """The system, developer and user messages of the range, as their clients sent them."""
+
+
+class CapsuleFormat(Protocol):
+    """Writes the compactions of an answer, for clients that keep them as capsules (`compaction.capsule`)."""
+
+    def render_compaction_begin(self) -> bytes:
+        """Renders the frames that say that a compaction is being made, in a stream that has begun."""
+
+    def add_compaction(self, compaction: NewCompaction) -> bytes:
+        """Makes a compaction the first part of the answer. Returns its frames if the stream has begun."""
+
+    def render_whole_compaction(self, compaction: NewCompaction, fields: bytes) -> bytes:
+        """Renders an answer that is nothing but a compaction.
+
+        Args:
+            fields: our own members of the answer, without braces.
+        """
+
+    def render_compaction_end(self, compaction: NewCompaction, fields: bytes) -> bytes:
+        """Renders the last frames of a stream that is nothing but a compaction. Arguments as of
+        `render_whole_compaction`."""
 
 
 class AnswerFormat(ABC):

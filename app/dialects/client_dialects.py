@@ -15,7 +15,8 @@ from app.dialects.body.counted_content import SCHEMA_FIELDS, read_schemas
 from app.dialects.chat.answer_format import ChatAnswerFormat
 from app.dialects.chat.request import may_run_provider_tools
 from app.dialects.chat.stored_completion import select_kept_fields
-from app.dialects.messages.context_edits import EDITS_FIELD, read_context_edits, render_cleared_context
+from app.dialects.messages.compaction import read_own_edits
+from app.dialects.messages.context_edits import EDITS_FIELD, render_cleared_context
 from app.dialects.messages.request_fields import (
     MESSAGES_SCHEMA_FIELDS,
     may_run_anthropic_tools,
@@ -83,7 +84,7 @@ CLIENT_DIALECTS: Final[dict[str, ClientDialect]] = {
         select_kept_fields,
         translate_messages_fields_to_chat,
         EDITS_FIELD,
-        read_context_edits,
+        read_own_edits,
         render_cleared_context,
     ),
 }

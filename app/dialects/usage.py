@@ -23,6 +23,10 @@ _ANSWER_COUNT_FIELDS = "n", "best_of"
 _DETAIL_FIELDS = "prompt_tokens_details", "input_tokens_details"
 
 
+NO_USAGE: Final[Mapping[str, int]] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+"""The usage of an answer for which no model was called."""
+
+
 class TokenUsage(msgspec.Struct, frozen=True):
     """Tokens of one call, as a provider counted them."""
 

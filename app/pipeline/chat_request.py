@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import RecallMode
 from app.conversation.api_keys import SCOPES, KeyBudget, Scope, derive_context_tenant
 from app.conversation.conversation_types import Conversation
-from app.dialects.answer_format import AnswerFormat, EventStyle
+from app.dialects.answer_format import AnswerFormat, CapsuleFormat, EventStyle
 from app.dialects.client_dialects import CLIENT_DIALECTS, make_default_answer_format
 from app.dialects.request_body import END_USER_FIELDS, decode_field
 from app.pipeline.admission.call_allowance import CallAllowance
@@ -127,6 +128,17 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """The response after which this request continues: the end of a conversation, or a place in its log."""
     compact_threshold: int | None = None
     """The prompt size in tokens above which this request is compacted; None for the policy's."""
+    capsule_format: CapsuleFormat | None = None
+    """Writes a compaction that this request brings about as a part of its answer. None: its client keeps none."""
+    compacts_only: bool = False
+    """Whether the client asks for a compaction, and for no answer. `capsule_format` is set."""
+    pauses_after_compaction: bool = False
+    """Whether a request that brings about a compaction gets no answer."""
+    may_keep_context: bool = False
+    """Whether turns with `store: false` are kept for continuing (`privacy.store_false`)."""
+    finds_either_tenant: bool = False
+    """Whether a request that continues nothing that is stored is kept for continuing only, or not at all: its client
+    has not said that it may be stored."""
     allowance: CallAllowance | None = None
     """What the request may use of its caller's limits; None: nothing is limited."""
     on_answer: Callable[[Conversation | None], Awaitable[None]] | None = None
@@ -157,6 +169,10 @@ class ChatRequest(msgspec.Struct, frozen=True):
             (found for field in END_USER_FIELDS if isinstance(found := self.decode_field(field), str) and found), None
         )
         return None if name is None else hashlib.sha256(f"{self.caller.tenant}\0{name}".encode()).hexdigest()[:32]
+
+    def keep_less(self) -> ChatRequest:
+        """Returns the request as one with `store: false`."""
+        return replace(self, store=False, keeps_context_only=self.may_keep_context, finds_either_tenant=False)
 
     def decode_field(self, name: str) -> Any:
         """Returns a decoded top-level field, or None if the request does not have it.

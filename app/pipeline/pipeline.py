@@ -17,7 +17,7 @@ Where failures go:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,6 +50,8 @@ from app.pipeline.call.search_tool_loop import (
 from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, UpstreamCaller
 from app.pipeline.call.window_learning import WindowLearner, replace_window
 from app.pipeline.chat_request import ChatRequest
+from app.pipeline.compact.capsule_builder import CapsuleBuilder
+from app.pipeline.compact.compaction_status import shows_new_compaction
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import (
     TurnCompactionTask,
@@ -64,6 +66,7 @@ from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
+from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
@@ -100,6 +103,8 @@ class Pipeline:
     search_tool_loop: SearchToolLoop
     quotation_builder: QuotationBuilder
     pin_updater: PinUpdater
+    capsule_builder: CapsuleBuilder
+    lone_compactions: LoneCompactions
     model_contexts: ModelContexts
     tasks: BackgroundTasks
     clock_and_ids: ClockAndIds
@@ -119,19 +124,31 @@ class Pipeline:
         view: View | None = None
         try:
             turn = await self._resolve_turn(request, held_leases)
-            if turn.resolved_request.stored_answer is not None:
+            if request.finds_either_tenant and turn.resolved_request.is_first_request:
+                turn = await self._resolve_turn(request.keep_less(), held_leases)
+            request = turn.request
+            if turn.resolved_request.stored_answer is not None and not request.compacts_only:
                 return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
             turn, view = await self._plan_view(turn)
-            if must_compact(turn, view):
+            if must_compact(turn, view) or _ends_with_compaction(request, view):
                 compaction = self.turn_compactor.start_compaction(turn, view)
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
                 # summary at once, `wait_for_start` is false and the client gets a normal answer.
-                if request.stream and request.event_style != "off" and await compaction.wait_for_start():
+                if request.stream and (
+                    request.compacts_only
+                    or request.pauses_after_compaction
+                    or (request.event_style != "off" and await compaction.wait_for_start())
+                ):
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
                 view = await compaction.wait_for_view()
+                if _ends_with_compaction(request, view):
+                    return await self.lone_compactions.answer_whole(turn, view, held_leases)
             else:
                 self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
+            if request.capsule_format is not None and shows_new_compaction(view):
+                with suppress(StoreUnavailable):  # an answer without its compaction is better than none
+                    request.capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
             if not request.stream:
                 return await self.response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
@@ -276,7 +293,7 @@ class Pipeline:
         context_report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
         """Streams progress events while the compaction runs, then the answer."""
-        answer_format = turn.request.answer_format
+        answer_format, capsule_format = turn.request.answer_format, turn.request.capsule_format
         answer_format.begin_progress(
             Progress(
                 completion_id=self.clock_and_ids.new_completion_id(),
@@ -288,13 +305,14 @@ class Pipeline:
         )
         try:
             current_span().add_event("compaction_started")
-            yield answer_format.render_progress_start(
+            begin = answer_format.render_progress_start(
                 {
                     "type": "compaction_started",
                     "input_tokens": view.tokens_before_compaction,
                     "context_window": view.budget.window,
                 }
             )
+            yield begin if capsule_format is None else begin + capsule_format.render_compaction_begin()
             while not await compaction.finishes_within(self.clock_and_ids.heartbeat_seconds):
                 yield answer_format.render_heartbeat()
             view = await compaction.wait_for_view()
@@ -303,7 +321,12 @@ class Pipeline:
             event = {"type": outcome, "duration_ms": view.compaction["duration_ms"]}
             fields = build_context_report(turn, view).render_status_fields()
             yield answer_format.render_progress_outcome(event, fields)
+            if _ends_with_compaction(turn.request, view):
+                yield await self.lone_compactions.render_end(turn, view, held_leases)
+                return
             turn, view = await self._complete_view(turn, view)
+            if capsule_format is not None:
+                yield capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
         except GatewayError as error:
             # The response has begun, so the status code is sent already: the error becomes an error event at the end of
@@ -359,3 +382,8 @@ class Pipeline:
             "pressure": round(budget.compute_limit_pressure(tokens), 4),
             "compacts_above": compute_compaction_threshold(turn.policy, budget, has_summaries=False),
         }
+
+
+def _ends_with_compaction(request: ChatRequest, view: View) -> bool:
+    """Returns whether a request gets a compaction and no answer."""
+    return request.compacts_only or (request.pauses_after_compaction and shows_new_compaction(view))

@@ -258,11 +258,19 @@ class Telemetry(Section):
 
 
 class Compaction(Section):
+    capsule_key: tuple[EncryptionKey, ...] = ()
+    """Keys of 32 bytes in base64 or hex for [capsules](responses.md#capsules): `["${CAPSULE_KEY}"]`. The first seals,
+    all open. None: one is made at the first start and stored in the database."""
     lease_seconds: Seconds = 30.0
     """How long a process holds the lease of a conversation without renewing it. If the process dies, others wait at
     most this long."""
     wait_seconds: Seconds = 300.0
     """How long a request waits for another request of the same conversation before it gets 409."""
+
+    @property
+    def capsule_key_bytes(self) -> list[bytes]:
+        """Returns the keys of capsules, 32 bytes each."""
+        return [bytes.fromhex(key.get_secret_value()) for key in self.capsule_key]
 
 
 class Settings(Section):

@@ -10,6 +10,7 @@ SELECT create_distributed_table('chunk_revisions', 'root', colocate_with => 'con
 SELECT create_distributed_table('message_terms', 'root', colocate_with => 'conversations');
 SELECT create_distributed_table('message_vectors', 'root', colocate_with => 'conversations');
 SELECT create_distributed_table('leases', 'root', colocate_with => 'conversations');
+SELECT create_distributed_table('tombstones', 'root', colocate_with => 'conversations');
 
 -- What is found by its tenant before any root is known.
 SELECT create_distributed_table('external_ids', 'tenant', colocate_with => 'none');

@@ -314,15 +314,36 @@ async def test_a_long_conversation_is_shortened_by_anthropics_rules() -> None:
         assert len(w.conversations()) == 1
 
 
-async def test_an_overflow_is_recovered_within_the_request() -> None:
-    upstream = MessagesUpstream(window=3000)
+@pytest.mark.parametrize("refuses_in_stream", [False, True], ids=["status 400", "first event"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_overflow_is_recovered_within_the_request(stream: bool, refuses_in_stream: bool) -> None:
+    upstream = MessagesUpstream(window=3000, refuses_in_stream=refuses_in_stream)
     async with messages_world(upstream) as w:
-        answer = await w.create([*long_history(20), USER])
+        history = [*long_history(20), USER]
+        answer = join_message(await w.stream_events(history)) if stream else await w.create(history)
         assert answer["context"]["recovered"] is True
+        assert answer["content"] == [SAID]
         assert upstream.refusals != []
+        assert len(await w.raw_log()) == len(history) + 1
 
 
-async def test_an_overflow_of_the_newest_message_is_told_in_anthropics_words() -> None:
+@pytest.mark.parametrize("upstream_window", [None, 3000], ids=["by our count", "by the provider's"])
+@pytest.mark.parametrize("refuses_in_stream", [False, True], ids=["status 400", "first event"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_overflow_of_the_newest_message_is_told_in_anthropics_words(
+    stream: bool, refuses_in_stream: bool, upstream_window: int | None
+) -> None:
+    upstream = MessagesUpstream(window=upstream_window, refuses_in_stream=refuses_in_stream)
+    async with messages_world(upstream) as w:
+        newest = {"role": "user", "content": "word " * (30_000 if upstream_window is None else 5_000)}
+        answer = await w.ask([*long_history(4), newest], stream=stream)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["type"] == "invalid_request_error"
+        assert error["message"].startswith("prompt is too long: ")
+
+
+async def test_an_overflow_of_the_newest_message_is_told_in_anthropics_words_for_a_chat_provider() -> None:
     async with messages_world(ScriptedUpstream()) as w:
         answer = await w.ask([{"role": "user", "content": "word " * 30_000}])
         assert answer.status_code == 400

@@ -256,7 +256,7 @@ def telling() -> Iterator[Case | Known]:
         run = partial(lambda one: asyncio.run(ask(one)), asked)
         yield Case("telling", f"an operation of a store, {name}", "operation", OPERATIONS, run)
     application = FastAPI()
-    application.router.routes.insert(0, build_model_call_routes(_stream, _stream, _stream)[0])
+    application.router.routes.insert(0, build_model_call_routes(_stream, _stream, _stream, _stream)[0])
     application.add_middleware(HeaderCheckMiddleware, hosts=HostRules())
     watched = RequestTelemetry(application, metrics, Tracing(), seconds=time.monotonic, logs_requests=False)
     scope = {"type": "http", "method": "POST", "path": CHAT_PATH, "headers": []}

@@ -97,7 +97,12 @@ def upstream() -> Iterator[Upstream]:
 
 def examine(folder: Path, *options: str, **sections: Any) -> int:
     file = folder / "c.yaml"
-    values = {"database": {"url": f"sqlite:////{folder}/c.db"}, "retries": {}, **sections}
+    values = {
+        "database": {"url": f"sqlite:////{folder}/c.db"},
+        "retries": {},
+        "compaction": {"capsule_key": ["0" * 64]},
+        **sections,
+    }
     file.write_text(json.dumps(values))
     return main(["doctor", "--config", str(file), *options])
 
@@ -121,6 +126,15 @@ def test_what_works_is_said_and_the_status_is_0(
     assert "the windows of 2 of 3 listed models are known; the others count as 8,192 tokens." in told
     assert "0 faults, 0 warnings" in told
     assert (upstream.calls, upstream.asked) == (1, []), "each provider is called once"
+
+
+def test_a_missing_key_of_capsules_is_a_warning(
+    upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine(tmp_path, providers=provider(upstream), compaction={}) == 0
+    told = capsys.readouterr().out
+    assert "warning  compaction.capsule_key is not set" in told
+    assert "0 faults, 1 warning," in told
 
 
 def test_with_ask_the_cheapest_model_answers(

@@ -11,7 +11,8 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,6 +86,30 @@ async def test_codex_outgrows_the_window_three_times(
     assert max(estimate_tokens(view) for view in agent.views) < WINDOW
     assert QUESTION in json.dumps(agent.views[-1])
     assert sorted(find_facts(json.dumps(agent.views[-1]))) == sorted(facts)
+
+
+@pytest.mark.timeout(240)
+async def test_codex_leaves_its_compactions_to_a_provider_named_openai(codex: list[str], tmp_path: Path) -> None:
+    facts = plant_facts(tmp_path, count=44, words=1100)
+    agent = make_agent(tmp_path, len(facts))
+    limits = ["-c", "model_auto_compact_token_limit=16000", "-c", 'model_providers.gateway.name="OpenAI"']
+    received: list[dict[str, Any]] = []
+    async with world(ScriptedUpstream(default=agent), window=WINDOW) as w:
+        async with recording(w, received) as address:
+            await run_codex(codex, tmp_path, w, "Read all files.", *limits, address=address)
+            await run_codex(codex, tmp_path, w, QUESTION, "resume", "--last", *limits, address=address)
+        outputs = await read_tool_outputs(w)
+    triggers = [body for body in received if {"type": "compaction_trigger"} in body["input"]]
+    assert len(triggers) >= 3
+    assert agent.checkpoints == [], "Codex does not summarize by itself"
+    assert find_facts(json.dumps(outputs)) == facts, "one conversation has it all, each message once"
+    for body in received[received.index(triggers[0]) + 1 :]:
+        assert sum(item["type"] == "compaction" for item in body["input"]) <= 1
+    assert len(agent.summarized) >= 3
+    assert max(estimate_tokens(view) for view in agent.views) < WINDOW
+    last = json.dumps(agent.views[-1])
+    assert QUESTION in last
+    assert sorted(find_facts(last)) == sorted(facts)
 
 
 @pytest.mark.timeout(120)
@@ -197,27 +222,58 @@ def make_agent(folder: Path, count: int) -> ScriptedAgent:
     return ScriptedAgent(commands, make_command)
 
 
-def write_config(folder: Path, gateway: World) -> Path:
+@asynccontextmanager
+async def recording(gateway: World, received: list[dict[str, Any]]) -> AsyncIterator[str]:
+    """A proxy of the gateway that keeps the bodies of requests for responses. Yields its address."""
+
+    async def pass_on(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while (event := await receive()).get("more_body"):
+            body += event["body"]
+        body += event.get("body", b"")
+        headers = [(name, value) for name, value in scope["headers"] if name not in (b"host", b"content-length")]
+        if scope["path"].endswith("/responses") and scope["method"] == "POST":
+            received.append(json.loads(body))
+        url = gateway.base_url.removesuffix("/v1") + scope["path"]
+        async with gateway.client.stream(scope["method"], url, content=body, headers=headers) as answer:
+            kept = [one for one in answer.headers.raw if one[0].lower() not in (b"transfer-encoding", b"connection")]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
+            async for piece in answer.aiter_raw():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with serving(pass_on, lifespan="off") as address:
+        yield address
+
+
+def write_config(folder: Path, gateway: World, address: str | None = None) -> Path:
     """Writes the configuration that the page shows, for this gateway. Returns the home folder that has it."""
     (config,) = PAGE.blocks("toml")
     assert WRITTEN_MODEL in config
     home = folder / "home"
     (home / ".codex").mkdir(parents=True, exist_ok=True)
-    address = gateway.base_url.removesuffix("/v1")
+    address = address or gateway.base_url.removesuffix("/v1")
     config = config.replace(WRITTEN_ADDRESS, address).replace(WRITTEN_MODEL, 'model = "agent"')
     (home / ".codex" / "config.toml").write_text(config)
     return home
 
 
 async def run_codex(
-    codex: Sequence[str], folder: Path, gateway: World, prompt: str, *arguments: str, reconnects: bool = False
+    codex: Sequence[str],
+    folder: Path,
+    gateway: World,
+    prompt: str,
+    *arguments: str,
+    reconnects: bool = False,
+    address: str | None = None,
 ) -> str:
     """Runs `codex exec` in `folder`, with nothing of this machine's configuration. Returns the id of its thread.
 
     Args:
         reconnects: whether Codex must send a request again because its stream broke off.
+        address: of what stands before the gateway.
     """
-    home = write_config(folder, gateway)
+    home = write_config(folder, gateway, address)
     options = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
     command = [*codex, "exec", *arguments, *options, prompt]
     environ = {"PATH": os.environ["PATH"], "HOME": str(home), "GATEWAY_KEY": "sk-codex"}

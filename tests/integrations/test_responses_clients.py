@@ -17,8 +17,8 @@ from tests.node.packages import node_with_packages
 
 SCRIPTS: Final = Path(__file__).parent / "talks"
 STATES: Final = {
-    "openai_agents.py": ("history", "previous_response_id", "conversation"),
-    "openai-agents.mjs": ("history", "previous_response_id", "conversation"),
+    "openai_agents.py": ("history", "compacted", "previous_response_id", "conversation"),
+    "openai-agents.mjs": ("history", "compacted", "previous_response_id", "conversation"),
     "ai-sdk.mjs": (
         "history",
         "no_store",

@@ -87,6 +87,12 @@ ITEMS: Final = (
 SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     "chat_request": (*CHAT, b"\x01v\n\x02auto" + CUT + CHAT[0]),
     "message": (*MESSAGES, *ODD_JSON),
+    "capsules": (
+        b'[{"type":"compaction","encrypted_content":"cc1.AAAA"},{"type":"message","role":"user","content":"x"}]',
+        b'{"role":"assistant","content":[{"type":"compaction","encrypted_content":"cc1.' + b"A" * 80 + b'"}]}',
+        b'{"anthropic":{"role":"assistant","content":[{"type":"compaction","signature":"cc1.x"}]}}',
+        *MESSAGES,
+    ),
     "canonical_form": (*MESSAGES, *ODD_JSON),
     "events": STREAMS,
     "stream": STREAMS,

@@ -16,6 +16,7 @@ import orjson
 from app.api.chat_request_parser import parse_chat_request
 from app.api.request_options import READ_HEADERS
 from app.compaction.acceptance.value_finding import MentionCollector
+from app.compaction.capsule import CapsuleSealer
 from app.compaction.summarizer.transcript import build_transcript_entries, render_fenced_transcript
 from app.context.count.image_tokens import count_image_tokens
 from app.conversation.conversation_types import LogMessage
@@ -29,10 +30,11 @@ from app.dialects.answer_format import Progress
 from app.dialects.body.canonical_message import canonicalize_message
 from app.dialects.body.message import ChatMessage
 from app.dialects.body.message_checks import check_messages
+from app.dialects.capsule_parts import split_at_capsules
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
 from app.dialects.sse import SseDecoder, SseEvent
-from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
+from app.errors import GatewayError, InvalidCapsule, InvalidRequest, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.chat_request import Caller
 from app.upstream.http.decompression import STEP_OUTPUT_BYTES, Decompressor, NotCompressedAsAnnounced
@@ -52,6 +54,7 @@ BROTLI_STEP_BYTES: Final = 1024 * 1024
 """Where a target that takes pieces has its input cut: in no text, and seldom found by chance."""
 SMALL_EVENT_BYTES: Final = 256
 CALLER: Final = Caller(tenant="t")
+SEALER: Final = CapsuleSealer([bytes(32)])
 LATIN_1: Final = "latin-1"
 
 
@@ -111,6 +114,22 @@ def message(data: bytes) -> None:
     """One message in every room that looks into messages."""
     try:
         _look_at(data)
+    except GatewayError as error:
+        _check_refusal(error)
+
+
+def capsules(data: bytes) -> None:
+    """The capsules of a message: nothing opens, and what is not a capsule stays."""
+    try:
+        for part in split_at_capsules(data):
+            if isinstance(part, bytes):
+                continue
+            try:
+                SEALER.open(part.text, tenant="t", end_user=None, param="input")
+            except InvalidCapsule:
+                continue
+            else:
+                raise AssertionError("a capsule that was never sealed was opened")
     except GatewayError as error:
         _check_refusal(error)
 
@@ -250,7 +269,7 @@ TARGETS: Final[dict[str, Target]] = {
     target.__name__: target
     for target in (
         *(chat_request, message, canonical_form, events, stream, completion, answer, inflated, head, imported),
-        *(items, image),
+        *(items, image, capsules),
     )
 }
 

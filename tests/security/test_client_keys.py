@@ -169,6 +169,7 @@ def bodies_without_ids() -> dict[str, Any]:
         "POST /v1/messages": {"json": {**CHAT, "max_tokens": 5}},
         "POST /v1/messages/count_tokens": {"json": CHAT},
         "POST /v1/responses": {"json": {"model": CHAT["model"], "input": "Hi"}},
+        "POST /v1/responses/compact": {"json": {"model": LONG["model"], "input": LONG["messages"]}},
         "POST /v1/responses/input_tokens": {"json": {"model": CHAT["model"], "input": "Hi"}},
         "POST /v1/conversations": {"json": {"items": [{"type": "message", "role": "user", "content": "Hi"}]}},
         "POST /v1/conversations/import": {"content": b'{"messages": [{"role": "user", "content": "Hi"}]}\n'},

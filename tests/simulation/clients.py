@@ -195,7 +195,12 @@ MESSAGES_KINDS: Final = {
     "messages_prefill": Kind(speaks_messages=True, acts=("prefill", "faq"), is_logged_whole=False),
 }
 """Clients of the Messages API. They have scripts of their own, so that the seeds of the others tell the same."""
-ALL_KINDS: Final = {**KINDS, **MESSAGES_KINDS}
+NAMED_TOOLS_KINDS: Final = {
+    "id_tools": Kind(identity="id", tools=True),
+    "messages_id_tools": Kind(identity="id", tools=True, speaks_messages=True),
+}
+"""Agents that send their whole history under an id of their own. They have scripts of their own, too."""
+ALL_KINDS: Final = {**KINDS, **MESSAGES_KINDS, **NAMED_TOOLS_KINDS}
 
 
 class Client:

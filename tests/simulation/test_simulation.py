@@ -16,13 +16,13 @@ from app.conversations.items.item_reader import ItemReader
 from app.errors import UpstreamUnavailable
 from app.upstream.provider_contract import UpstreamRequest
 from tests.selection import IS_FULL_RUN
-from tests.simulation.clients import MESSAGES_KINDS
+from tests.simulation.clients import MESSAGES_KINDS, NAMED_TOOLS_KINDS
 from tests.simulation.provider import CURRENT, FAQ, ScriptedProvider, ScriptedReply, find_markers
 from tests.simulation.scenario import Statistics, find_failure, make_script, run_script, shorten
 
 PLAIN_KINDS = ("end_user",)
 SEEDS_IN_TEST = 300 if IS_FULL_RUN else 50
-MESSAGES_SEEDS = 25
+MESSAGES_CLIENTS = (*MESSAGES_KINDS, "resend", "resend_tools", "end_user")
 SEED_OF_A_REPEATED_QUOTATION = 30_147
 """Here a summarizer repeats quoted words, and the client then leaves out the message that had them."""
 Messages = list[dict[str, Any]]
@@ -51,8 +51,10 @@ def test_no_script_breaks_an_invariant(seeds: Sequence[int]) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_no_script_with_clients_of_the_messages_api_breaks_an_invariant() -> None:
-    found = find_failure(range(1, MESSAGES_SEEDS), [*MESSAGES_KINDS, "resend", "resend_tools", "end_user"])
+@pytest.mark.parametrize("kinds", [MESSAGES_CLIENTS, tuple(NAMED_TOOLS_KINDS)], ids=["messages", "named_tools"])
+@pytest.mark.parametrize("first", [*range(1, SEEDS_IN_TEST, 50), 90])
+def test_no_script_with_clients_of_the_messages_api_breaks_an_invariant(kinds: Sequence[str], first: int) -> None:
+    found = find_failure(range(first, first + 50), kinds)
     if found is not None:
         script, failure = found
         pytest.fail(f"{failure.invariant}: {failure.text}\n{shorten(script, failure)}")

@@ -50,6 +50,7 @@ class MessagesUpstream(ScriptedUpstream):
 
     Args:
         window: the most tokens that a prompt may have, four characters each; None: no limit.
+        refuses_in_stream: a streamed request is refused by the first event of the stream, not by the status.
 
     Attributes:
         refusals: the messages of the errors.
@@ -61,11 +62,13 @@ class MessagesUpstream(ScriptedUpstream):
         *answers: Sequence[Block] | Reply,
         default: Callable[[dict[str, Any]], Sequence[Block]] | None = None,
         window: int | None = None,
+        refuses_in_stream: bool = False,
     ) -> None:
         super().__init__(default=self._reply)
         self.answers = list(answers)
         self.default_answer = default or (lambda body: [SAID])
         self.window = window
+        self.refuses_in_stream = refuses_in_stream
         self.refusals: list[str] = []
         self.signatures: list[str] = []
 
@@ -81,7 +84,10 @@ class MessagesUpstream(ScriptedUpstream):
         except InvalidRequest as refused:
             self.refusals.append(refused.message)
             error = {"type": "invalid_request_error", "message": refused.message}
-            return Reply({"type": "error", "error": error, "request_id": "req_up"}, status=400)
+            refusal = {"type": "error", "error": error, "request_id": "req_up"}
+            if self.refuses_in_stream and body.get("stream"):
+                return Reply(pieces=[b"event: error\ndata: " + json.dumps(refusal).encode() + b"\n\n"])
+            return Reply(refusal, status=400)
         answer = self.answers.pop(0) if self.answers else self.default_answer(body)
         if isinstance(answer, Reply):
             return answer
@@ -181,7 +187,11 @@ def join_message(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                         inputs[open_index] = inputs.get(open_index, "") + value
                     elif name == "citation":
                         block["citations"] = [*(block.get("citations") or []), value]
-                    elif name != "type":
+                    elif name == "type":
+                        continue
+                    elif event["delta"]["type"] == "compaction_delta":
+                        block[name] = value
+                    else:
                         block[name] = block.get(name, "") + value
             case "content_block_stop":
                 assert event["index"] == open_index

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from app.compaction.capsule import CapsuleSealer
 from app.context.count.token_counter import load_token_counter
 from app.conversation.conversation_types import Conversation
 from app.conversation.identity import PrefixCache
@@ -76,6 +77,7 @@ class ResponsesTurns:
             message_counter=counter,
             prefix_memory=prefix_memory,
             unwritten_fingerprints=unwritten,
+            capsule_sealer=CapsuleSealer(),
             random_bytes=os.urandom,
             lease_wait_seconds=0.2,
             serves_degraded=True,

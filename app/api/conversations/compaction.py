@@ -76,6 +76,7 @@ class CompactionObject(Described):
     duration_ms: int
     usage: dict[str, Any] | None
     warnings: list[str]
+    capsule: str | None = None
 
 
 def build_compaction_routes(

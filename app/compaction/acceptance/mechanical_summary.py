@@ -16,15 +16,19 @@ from app.compaction.acceptance.values_appendix import (
     strip_appendix,
 )
 from app.compaction.summarizer.transcript import CountTokens
-from app.context.stages.tool_round_text import render_result_excerpt, render_tool_call_lines, truncate_to_one_line
+from app.context.stages.tool_round_text import (
+    MAX_LINE_TEXT_CHARS,
+    render_result_excerpt,
+    render_text_line,
+    render_tool_call_lines,
+    truncate_to_one_line,
+)
 from app.context.view.view_rendering import ViewTokenCounter, count_summary_section_tokens
 from app.conversation.conversation_types import LogMessage, Summary
 from app.conversation.item import TOOL_RESULT_ROLES, Item
 
 MECHANICAL_VERSION = "mechanical-2"
 
-MAX_LINE_TEXT_CHARS = 200
-"""The most characters of a message's text in its line."""
 MAX_GAP_DIGITS = 9
 """A gap line with a longer number was not written by us."""
 HEAD_SHARE = 0.25
@@ -119,13 +123,13 @@ def render_message_lines(messages: Sequence[Item]) -> Iterator[str]:
     while index < len(messages):
         message = messages[index]
         index += 1
-        text = truncate_to_one_line(message.transcript_text, MAX_LINE_TEXT_CHARS)
         # A result whose call is not among the messages. Results of calls are read with their call below.
         if message.role in TOOL_RESULT_ROLES:
+            text = truncate_to_one_line(message.transcript_text, MAX_LINE_TEXT_CHARS)
             yield f"tool: {render_result_excerpt(text)}"
             continue
-        if text:
-            yield f"{message.role or 'user'}: {text}"
+        if (line := render_text_line(message)) is not None:
+            yield line
         results = []
         while message.calls_tools and index < len(messages) and messages[index].role in TOOL_RESULT_ROLES:
             results.append(messages[index])

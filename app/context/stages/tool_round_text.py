@@ -1,5 +1,5 @@
-"""Renders a tool round as text without a model, one line per call: `name(arguments): result`, `name(arguments): ERROR:
-…`. Pure.
+"""Renders messages as text without a model: one line per text, `user: …`, `assistant: …`, and one line per call,
+`name(arguments): result`, `name(arguments): ERROR: …`. Pure.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ from app.conversation.item import UNNAMED_TOOL, Item, ToolCall
 
 MAX_ARGUMENT_CHARS = 80
 MAX_RESULT_CHARS = 200
+MAX_LINE_TEXT_CHARS = 200
+"""The most characters of a message's text in its line."""
 
 _ERROR_PATTERN = re.compile(r"^\W*(?:\w+\.)*(?:\w*error|\w*exception|traceback|failed|failure|fatal)\b", re.IGNORECASE)
+
+
+def render_text_line(message: Item) -> str | None:
+    """Returns the line of what a message says, without its calls; None if it says nothing."""
+    text = truncate_to_one_line(message.transcript_text, MAX_LINE_TEXT_CHARS)
+    return f"{message.role or 'user'}: {text}" if text else None
 
 
 def render_tool_round(messages: Sequence[Item], result_chars: int) -> str:

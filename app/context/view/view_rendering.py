@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from app.context.plan.outline import Plan, Quotation
 from app.context.quote.quotation_message import build_quotation_message
+from app.context.stages.tool_round_text import render_text_line
 from app.context.standing.standing_message import build_standing_message
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.message_edits import render_edited_message
@@ -117,7 +120,8 @@ def render_view(
         return versions.find_quotable_body(seq, find_raw_message(seq))
 
     view = list(instructions)
-    summary = build_summary_message(plan.summaries, plan.dropped_message_count)
+    summaries = _leave_out_shown_lines(plan, find_raw_message, versions)
+    summary = build_summary_message(summaries, plan.dropped_message_count)
     if summary is not None:
         view.append(summary.raw)
     if plan.standing_requests:
@@ -141,6 +145,41 @@ def render_view(
     return view
 
 
+def _leave_out_shown_lines(
+    plan: Plan, find_raw_message: Callable[[int], bytes], versions: ClientVersions
+) -> Sequence[Summary]:
+    """Returns the summaries of a plan without the lines of messages that the view shows itself: a mechanical summary
+    repeats short messages word for word, and a question that stands twice seems to be asked again.
+
+    The plan's count of tokens has these lines, so the view is a little shorter than counted.
+    """
+    if not any(summary.kind == "mechanical" for summary in plan.summaries):
+        return plan.summaries
+    early_seqs = _list_early_seqs(plan)
+    return [
+        _leave_out_lines(
+            summary,
+            [
+                decode_item(body)
+                for seq in early_seqs
+                if summary.from_seq <= seq < summary.to_seq
+                for body in versions.list_bodies(seq, bytes(find_raw_message(seq)))
+            ],
+        )
+        if summary.kind == "mechanical"
+        else summary
+        for summary in plan.summaries
+    ]
+
+
+def _leave_out_lines(summary: Summary, messages: Sequence[Item]) -> Summary:
+    """Returns a mechanical summary without the lines of these messages."""
+    shown_lines = {render_text_line(message) for message in messages}
+    lines = summary.text.split("\n")
+    kept_lines = [line for line in lines if line not in shown_lines]
+    return summary if len(kept_lines) == len(lines) else replace(summary, text="\n".join(kept_lines))
+
+
 def _find_sent_message(seq: int, find_raw_message: Callable[[int], bytes], versions: ClientVersions) -> Item:
     """Returns a log message as the client shows it."""
     original = bytes(find_raw_message(seq))
@@ -152,9 +191,14 @@ def list_shown_seqs(plan: Plan, next_seq: int) -> Iterator[int]:
     """Yields the log messages that are shown themselves, in the order of the view. An edit may stand for several of
     them.
     """
-    early = [seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)]
+    return chain(_list_early_seqs(plan), range(plan.boundary.to_seq, next_seq))
+
+
+def _list_early_seqs(plan: Plan) -> list[int]:
+    """Returns the log messages from before the boundary that are shown themselves: pinned messages and the anchor."""
+    pinned = [seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)]
     anchor = () if plan.repeated_message_seq is None else (plan.repeated_message_seq,)
-    return chain(sorted((*anchor, *early)), range(plan.boundary.to_seq, next_seq))
+    return sorted((*anchor, *pinned))
 
 
 def map_quotations_by_seq(plan: Plan) -> dict[int, Quotation]:

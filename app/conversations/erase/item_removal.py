@@ -83,6 +83,7 @@ class ItemRemover:
             raise ItemNotFound(f"Item with id {item_id!r} not found in conversation {conversation.id!r}.")
         changed = redact_item(entry, item, items, erase=erase)
         (tokens,) = await self.message_counter.count_message_tokens([changed.message], conversation.token_counter_name)
+        await self.store.add_tombstone(root=conversation.root, family_id=conversation.family_id)
         try:
             gone = await self.store.redact_messages(conversation, [replace(changed, tokens=tokens)])
         except WriteConflict as moved:

@@ -141,6 +141,8 @@ class ConversationRecords:
             ConversationNotFound: the caller has none with this id.
         """
         conversation = await self.find_conversation(caller, conversation_id)
+        # First: whatever fails after it, no capsule gives words that are erased.
+        await self._store.add_tombstone(root=conversation.root, family_id=conversation.family_id)
         for branch in await self._find_branches(conversation) if with_branches else ():
             await self._store.erase_conversation(tenant=caller.tenant, conversation_id=branch.id)
         if not await self._store.erase_conversation(tenant=caller.tenant, conversation_id=conversation.id):

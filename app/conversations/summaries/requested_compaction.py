@@ -26,6 +26,7 @@ from app.conversations.views.view_and_summary_objects import build_range_objects
 from app.errors import InvalidRequest, ItemNotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
+from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import LAST_VIEWS, add_last_view, read_last_view
@@ -56,6 +57,7 @@ class RequestedCompactions:
     view_builder: ViewBuilder
     pinning: PinUpdater
     turn_compactor: TurnCompactor
+    capsule_builder: CapsuleBuilder
     check_model: Callable[[Caller, str], None]
     """Refuses a model that a caller's key does not allow, with a `GatewayError`."""
     clock: Callable[[], float]
@@ -214,6 +216,7 @@ class RequestedCompactions:
             warnings = list(view_after.warnings)
             if view_after.plan.summaries:
                 warnings += await self._store_last_view(caller, turn, view_after)
+            built = await self.capsule_builder.build(turn, view_after)
         new_summaries = [
             summary for summary in (*view_after.outline.summaries, *view_after.outline.folds) if summary.id not in known
         ]
@@ -235,6 +238,7 @@ class RequestedCompactions:
             "model": compaction.get("model") or turn.request.model,
             "usage": compaction.get("usage"),
             "warnings": warnings,
+            "capsule": built.capsule,
         }
         return body if new_summaries else {**body, "reason": " ".join(warnings) or NOTHING_TO_COMPACT}
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused
+from app.errors import ChangedCompaction, ContextLengthExceeded, GatewayError, InvalidCapsule, UpstreamRefused
 
 ERROR_TYPES: Final = {
     400: "invalid_request_error",
@@ -25,6 +25,13 @@ ERROR_TYPES: Final = {
 `api_error`."""
 THREAD_UNSUPPORTED: Final = "thread_unsupported_request"
 """Says that a request must be sent without `thread`, a conversation that Anthropic's servers hold."""
+INCOMPLETE_TURN: Final = "compaction_incomplete_turn"
+NOTHING_TO_SUMMARIZE: Final = "compaction_nothing_to_summarize"
+ERROR_CODES: Final = {
+    **{code: code for code in (THREAD_UNSUPPORTED, INCOMPLETE_TURN, NOTHING_TO_SUMMARIZE, ChangedCompaction.code)},
+    InvalidCapsule.code: "compaction_signature_invalid",
+}
+"""What `error_code` says, by the code of the error: clients tell errors apart by it."""
 _OVERFLOW: Final = re.compile(r"maximum context length is (\d+) tokens.*?resulted in (\d+) tokens\.?", re.DOTALL)
 """OpenAI's words for a prompt that is too long."""
 
@@ -40,8 +47,10 @@ def build_error_body(error: GatewayError, request_id: str) -> bytes:
     if isinstance(error, ContextLengthExceeded) or _OVERFLOW.search(message):
         # Clients such as Claude Code look for these words.
         message = _OVERFLOW.sub(r"prompt is too long: \2 tokens > \1 maximum.", message.removeprefix("This model's "))
+    if isinstance(error, InvalidCapsule):
+        message = f"{error.param}: {message}"
     kind = ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    details = {"details": {"error_code": error.code}} if error.code == THREAD_UNSUPPORTED else {}
+    details = {"details": {"error_code": ERROR_CODES[error.code]}} if error.code in ERROR_CODES else {}
     return orjson.dumps(
         {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
     )

@@ -23,6 +23,7 @@ EXPRESSED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "tool_result": frozenset({"tool_use_id", "content"}),
     "thinking": frozenset({"thinking"}),
     "redacted_thinking": frozenset(),
+    "compaction": frozenset({"content"}),
 }
 """Fields of blocks that the chat form has, by type."""
 UNSENT_FIELDS: Final = frozenset({"type", "cache_control"})
@@ -69,6 +70,8 @@ def convert_block(block: Block) -> Block:
     cache mark."""
     match block:
         case {"type": "text", "text": str(text)}:
+            return {"type": "text", "text": text}
+        case {"type": "compaction", "content": str(text)}:
             return {"type": "text", "text": text}
         case {"type": "image", "source": {"type": "base64", "media_type": str(media_type), "data": str(data)}}:
             return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}

@@ -12,7 +12,7 @@ import orjson
 
 from app.conversation.item import CountedSchemas
 from app.dialects.body.counted_content import read_schemas
-from app.dialects.messages.context_edits import COMPACT, EDITS_FIELD, drop_thinking_edits
+from app.dialects.messages.context_edits import drop_thinking_edits
 from app.dialects.messages.message_rendering import count_cache_marks
 from app.dialects.request_body import END_USER_FIELDS, decode_field
 from app.dialects.request_translation import (
@@ -30,7 +30,15 @@ FATES_TO_CHAT: Final = name_fates(
     {
         "passed": ("model", "stream", "temperature", "top_p"),
         "translated": (
-            *("context_management", "max_tokens", "messages", "output_config", "stop_sequences", "system"),
+            *(
+                "compaction",
+                "context_management",
+                "max_tokens",
+                "messages",
+                "output_config",
+                "stop_sequences",
+                "system",
+            ),
             *("thinking", "tool_choice", "tools"),
         ),
         "ours": ("metadata",),
@@ -100,9 +108,6 @@ def translate_messages_fields_to_chat(fields: Mapping[str, bytes]) -> Translated
     match decode_field(fields, "thinking"):
         case {"type": "enabled" | "adaptive"} if config.get("effort") is None:
             dropped.append("`thinking`")
-    # The gateway does the other edits.
-    if COMPACT.encode() in bytes(fields.get(EDITS_FIELD, b"")):
-        dropped.append(f"`{EDITS_FIELD}.edits` ({COMPACT})")
     if stop := decode_field(fields, "stop_sequences"):
         translated["stop"] = orjson.dumps(stop)
     if (limit := decode_field(fields, "max_tokens")) is not None:

@@ -170,7 +170,8 @@ class MessagesStreamEncoder:
 
 def write_whole_block(index: int, block: Block) -> bytes:
     """Writes the events of a block that is whole: its texts in one delta each."""
-    started, deltas = dict(block), []
+    started = dict(block)
+    deltas: list[dict[str, Any]] = []
     match block:
         case {"type": "text", "text": str(text)}:
             started["text"] = ""
@@ -178,6 +179,10 @@ def write_whole_block(index: int, block: Block) -> bytes:
         case {"type": "thinking", "thinking": str(text), "signature": str(signature)}:
             started |= {"thinking": "", "signature": ""}
             deltas = [{"type": "thinking_delta", "thinking": text}, {"type": "signature_delta", "signature": signature}]
+        case {"type": "compaction", "content": text}:
+            started |= {"content": None, "encrypted_content": None}
+            sealed = block.get("encrypted_content")
+            deltas.append({"type": "compaction_delta", "content": text, "encrypted_content": sealed})
         case {"type": "tool_use", "input": value}:
             started["input"] = {}
             deltas = [{"type": "input_json_delta", "partial_json": encode_compact_json(value)}]

@@ -40,6 +40,7 @@ class ResponsesStreamRelay(StreamRelay):
         self._decoder = answer
         self._lifecycle = lifecycle
         self._encoder = ResponsesStreamEncoder(lifecycle.response, lifecycle.events, tool_names)
+        self._encoder.items = lifecycle.first_items
         self._splicer: ResponsesStreamSplicer | None = None
         if isinstance(answer, ResponsesStreamDecoder):
             self._splicer = ResponsesStreamSplicer(answer, lifecycle, options.fields)
@@ -90,7 +91,8 @@ class ResponsesStreamRelay(StreamRelay):
         answer.id, answer.model, answer.has_content = self.answer.id, self.answer.model, self.answer.has_content
         if self._splicer is not None:
             self._passed_items = self._decoder.ended_items if isinstance(self._decoder, ResponsesStreamDecoder) else {}
-            self._encoder.continue_after(*self._splicer.read_passed_items())
+            items, open_items = self._splicer.read_passed_items()
+            self._encoder.continue_after([*self._lifecycle.first_items, *items], open_items)
             self._splicer = None
         self.answer = answer
 
@@ -99,7 +101,7 @@ class ResponsesStreamRelay(StreamRelay):
         self._end_items()
         if self._splicer is not None:
             return build_items_message(self._splicer.list_items())
-        items = self._encoder.items
+        items = self._encoder.items[len(self._lifecycle.first_items) :]
         if self._passed_items:
             return build_kept_items(items, self._passed_items)
         return build_answer_message(self.answer.build_item(), items, self._lifecycle.response)
@@ -134,7 +136,8 @@ class ResponsesStreamRelay(StreamRelay):
         self._end_items()
         if self._end_number is not None:
             self._lifecycle.events.next_number = self._end_number
-        output = self._encoder.items if splicer is None else splicer.list_shown_items()
+        first_items = self._lifecycle.first_items
+        output = self._encoder.items if splicer is None else [*first_items, *splicer.list_shown_items()]
         return self._lifecycle.write_end(
             fields, frames_before, error, model=answer.model, output=output, usage=answer.usage
         )
@@ -143,6 +146,8 @@ class ResponsesStreamRelay(StreamRelay):
         begin = b""
         if not self._lifecycle.has_begun and values and isinstance(values[0], Begin):
             begin = self._lifecycle.write_begin(self._fields, values[0].model)
+        if self._lifecycle.compaction is not None and self._lifecycle.has_begun:
+            begin += self._lifecycle.write_compaction()
         return begin + self._encoder.encode(values)
 
     def _end_items(self) -> None:

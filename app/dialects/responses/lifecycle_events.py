@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from app.dialects.items.item_ids import derive_item_id
 from app.dialects.responses.response_object import ResponseObject, build_response_error, choose_status
-from app.dialects.responses.stream_events import IN_PROGRESS, EventWriter
+from app.dialects.responses.stream_events import IN_PROGRESS, EventWriter, Item
 from app.errors import GatewayError
 
 
@@ -20,6 +21,8 @@ class LifecycleWriter:
         events: numbers the events of the stream.
         has_begun: whether `response.created` was written.
         end: the frames that end the stream; None until they are written.
+        compaction: the item of a compaction, which is the first of the output; None if there is none.
+        has_compaction: whether all events of that item were written.
     """
 
     def __init__(self, response: ResponseObject) -> None:
@@ -27,6 +30,41 @@ class LifecycleWriter:
         self.events = EventWriter()
         self.has_begun = False
         self.end: bytes | None = None
+        self.compaction: Item | None = None
+        self._is_compaction_added = self.has_compaction = False
+
+    @property
+    def first_items(self) -> list[Item]:
+        """The items of the output before those of the answer."""
+        return [] if self.compaction is None else [self.compaction]
+
+    def set_compaction(self, capsule: str) -> None:
+        item_id = derive_item_id(self.response.response_id, "cmp", 0)
+        self.compaction = {"id": item_id, "type": "compaction", "encrypted_content": capsule}
+
+    def write_compaction_begin(self) -> bytes:
+        """Writes the events of a compaction that is being made."""
+        if self.compaction is None:
+            self.set_compaction("")
+        assert self.compaction is not None
+        self._is_compaction_added = True
+        added = {"output_index": 0, "item": {**self.compaction, "encrypted_content": ""}}
+        return self.events.write_event("response.output_item.added", added) + self._write_compacting({})
+
+    def _write_compacting(self, extra: Mapping[str, Any]) -> bytes:
+        assert self.compaction is not None
+        fields = {"item_id": self.compaction["id"], "output_index": 0, **extra}
+        return self.events.write_event("response.compaction.compacting", fields)
+
+    def write_compaction(self) -> bytes:
+        """Writes the events of the compaction that are not written yet."""
+        if self.compaction is None or self.has_compaction:
+            return b""
+        begin = b"" if self._is_compaction_added else self.write_compaction_begin()
+        self.has_compaction = True
+        return begin + self.events.write_event(
+            "response.output_item.done", {"output_index": 0, "item": self.compaction}
+        )
 
     def write_begin(self, fields: bytes, model: str | None = None) -> bytes:
         """Writes `response.created` and `response.in_progress`; nothing if the stream has begun."""
@@ -40,11 +78,14 @@ class LifecycleWriter:
         return self.events.write_event("response.created", {"response": msgspec.Raw(response)})
 
     def write_progress(self, fields: bytes, model: str | None = None, extra: Mapping[str, Any] | None = None) -> bytes:
-        """Writes `response.in_progress`, which may come several times.
+        """Writes `response.in_progress`, which may come several times. While the item of a compaction is being made,
+        no such event may come, and `response.compaction.compacting` takes its place.
 
         Args:
             extra: further fields of the event.
         """
+        if self._is_compaction_added and not self.has_compaction:
+            return self._write_compacting(extra or {})
         response = self.response.render(fields, status=IN_PROGRESS, model=model)
         return self.events.write_event("response.in_progress", {"response": msgspec.Raw(response), **(extra or {})})
 

@@ -12,6 +12,7 @@ import orjson
 
 from app.conversation.identity import is_valid_conversation_id
 from app.conversation.names import check_name
+from app.dialects.capsule_parts import CAPSULE_MARKER
 from app.dialects.items.input_items import encode_instructions, encode_text_input, find_item_groups, join_item_groups
 from app.dialects.items.item_kinds import ItemFields
 from app.dialects.request_body import build_type_error, check_request_names, decode_field, decode_typed_field
@@ -53,6 +54,10 @@ class ResponsesFields(msgspec.Struct, frozen=True):
     truncation: Truncation
     compact_threshold: int | None
     """The prompt size in tokens above which this request is compacted; None for the policy's."""
+    wants_compaction_item: bool
+    """Whether the answer has an item for a compaction (`context_management`)."""
+    input_before_trigger: bytes | None
+    """The JSON text of `input` without a `compaction_trigger` at its end; None if it has none."""
 
 
 def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
@@ -78,7 +83,11 @@ def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
         )
     continues = previous_response_id is not None or conversation is not None
     instructions = _parse_instructions(fields)
+    input_before_trigger = _cut_trigger(fields)
+    if input_before_trigger is not None:
+        fields = {**fields, "input": input_before_trigger}
     messages, item_groups = _parse_input(fields, may_begin_with_result=continues)
+    thresholds = _parse_compaction_thresholds(fields)
     if not messages and not continues:
         raise _build_missing_error("input", "Send `input`, or continue with `previous_response_id` or `conversation`.")
     return ResponsesFields(
@@ -92,7 +101,9 @@ def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
         previous_response_id=previous_response_id,
         conversation=conversation,
         truncation=_parse_truncation(fields),
-        compact_threshold=_parse_compact_threshold(fields),
+        compact_threshold=min((one for one in thresholds if one is not None), default=None),
+        wants_compaction_item=bool(thresholds),
+        input_before_trigger=input_before_trigger,
     )
 
 
@@ -176,18 +187,31 @@ def _parse_input(
             raise InvalidRequest("`input` must be a string or an array.", code="invalid_type", param="input")
         return [encode_text_input(raw)], [[0]]
     items = [bytes(item) for item in _decode_array(raw)]
-    trigger = _find_item(items, "compaction_trigger")
-    if trigger is not None:
-        raise InvalidRequest(
-            "Compaction as an item of the answer (`compaction_trigger`) is not supported yet: the gateway compacts by "
-            "itself.",
-            code="unsupported_parameter",
-            param=f"input[{trigger}]",
-        )
-    # A referenced item may be the call of an output. The items are grouped again when the references are resolved.
-    has_reference = _find_item(items, "item_reference") is not None
-    groups = find_item_groups(items, may_begin_with_result=may_begin_with_result or has_reference)
+    # A referenced item may be the call of an output, and the range of a capsule may have it. The items are grouped
+    # again when the references are resolved.
+    may_begin_with_result |= _find_item(items, "item_reference") is not None or CAPSULE_MARKER in raw
+    groups = find_item_groups(items, may_begin_with_result=may_begin_with_result)
     return join_item_groups(items, groups), groups
+
+
+def _cut_trigger(fields: Mapping[str, bytes]) -> bytes | None:
+    """Returns `input` without the `compaction_trigger` at its end; None if it has none.
+
+    Raises:
+        InvalidRequest: the trigger stands elsewhere.
+    """
+    raw = bytes(fields.get("input", b"null"))
+    if raw[:1] != b"[" or b'"compaction_trigger"' not in raw:
+        return None
+    items = [bytes(item) for item in _decode_array(raw)]
+    trigger = _find_item(items, "compaction_trigger")
+    if trigger is None:
+        return None
+    if trigger != len(items) - 1:
+        raise InvalidRequest(
+            "`compaction_trigger` must be the last item of `input`.", code="invalid_value", param=f"input[{trigger}]"
+        )
+    return b"[" + b",".join(items[:-1]) + b"]"
 
 
 def _find_item(items: Sequence[bytes], item_type: str) -> int | None:
@@ -211,9 +235,9 @@ def _parse_truncation(fields: Mapping[str, bytes]) -> Truncation:
     raise InvalidRequest("`truncation` must be `auto` or `disabled`.", code="invalid_value", param="truncation")
 
 
-def _parse_compact_threshold(fields: Mapping[str, bytes]) -> int | None:
-    """Returns the lowest threshold in `context_management`."""
-    thresholds = []
+def _parse_compaction_thresholds(fields: Mapping[str, bytes]) -> list[int | None]:
+    """Returns the threshold of each compaction in `context_management`, or None if it has none."""
+    thresholds: list[int | None] = []
     for index, entry in enumerate(decode_typed_field(fields, "context_management", list) or ()):
         path = f"context_management[{index}]"
         if not isinstance(entry, dict):
@@ -221,9 +245,10 @@ def _parse_compact_threshold(fields: Mapping[str, bytes]) -> int | None:
         if entry.get("type") != "compaction":
             raise InvalidRequest(f"`{path}.type` must be `compaction`.", code="invalid_value", param=f"{path}.type")
         threshold = entry.get("compact_threshold")
-        if threshold is not None:
-            thresholds.append(_check_positive_integer(threshold, f"{path}.compact_threshold"))
-    return min(thresholds, default=None)
+        thresholds.append(
+            None if threshold is None else _check_positive_integer(threshold, f"{path}.compact_threshold")
+        )
+    return thresholds
 
 
 def _parse_positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:

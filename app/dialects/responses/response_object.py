@@ -4,8 +4,9 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ import orjson
 from app.dialects.chat.stream_frames import splice_fields
 from app.dialects.error_body import read_error_body
 from app.dialects.responses.stream_events import COMPLETED, INCOMPLETE
-from app.dialects.usage import read_usage
+from app.dialects.usage import NO_USAGE, TokenUsage, read_usage
 from app.errors import GatewayError, UpstreamRefused
 
 _DEFAULTS: Final = {
@@ -22,6 +23,7 @@ _DEFAULTS: Final = {
     **dict.fromkeys(("previous_response_id", "prompt_cache_key", "safety_identifier", "user"), b"null"),
     **dict.fromkeys(("parallel_tool_calls", "store"), b"true"),
     **dict.fromkeys(("temperature", "top_p"), b"1.0"),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), b"0"),
     "background": b"false",
     "metadata": b"{}",
     "reasoning": b'{"effort":null,"summary":null}',
@@ -33,7 +35,8 @@ _DEFAULTS: Final = {
     "truncation": b'"disabled"',
 }
 DEFAULT_ECHO: Final[Mapping[str, bytes]] = dict(sorted(_DEFAULTS.items()))
-"""Request fields that a response object repeats, with OpenAI's values for a request that lacks them."""
+"""Request fields that a response object repeats, with OpenAI's values for a request that lacks them. The penalties are
+those of github.com/openresponses/openresponses, which requires them in each object."""
 OPTIONAL_ECHO: Final = ("prompt", "prompt_cache_retention")
 """Request fields that a response object repeats only if the request has them."""
 GATEWAY_ECHO: Final = frozenset(
@@ -77,11 +80,19 @@ class ResponseObject:
         response_id: `resp_` and hex digits.
         created_at: Unix seconds.
         fields: the request's fields, each as JSON.
+        find_completion: returns when the answer was complete, in Unix seconds. It is called when that is the case.
     """
 
-    def __init__(self, response_id: str, created_at: int, fields: Mapping[str, bytes]) -> None:
+    def __init__(
+        self,
+        response_id: str,
+        created_at: int,
+        fields: Mapping[str, bytes],
+        find_completion: Callable[[], float] | None = None,
+    ) -> None:
         self.response_id = response_id
         self.created_at = created_at
+        self._find_completion = find_completion or (lambda: created_at)
         self.hides_encrypted_reasoning = ENCRYPTED_REASONING not in fields.get("include", b"")
         self.shows_logprobs = LOGPROBS in fields.get("include", b"")
         self._model = fields.get("model", b'""')
@@ -89,6 +100,11 @@ class ResponseObject:
             name: _select_value(fields, name, default) for name, default in DEFAULT_ECHO.items()
         }
         self._echo |= {name: _select_value(fields, name, b"null") for name in OPTIONAL_ECHO if name in fields}
+
+    @cached_property
+    def completed_at(self) -> int:
+        """When the answer was complete, in Unix seconds. To be read first when it is."""
+        return int(self._find_completion())
 
     def render(
         self,
@@ -114,11 +130,13 @@ class ResponseObject:
             finish: how the answer has ended, as of `answer_events.Finish`.
             provider_facts: members that replace what would be rendered (`read_provider_facts`).
         """
+        status = status or choose_status(finish)
         body = {
             "id": self.response_id,
             "object": "response",
             "created_at": self.created_at,
-            "status": status or choose_status(finish),
+            "completed_at": self.completed_at if status == COMPLETED else None,
+            "status": status,
             "error": error,
             "incomplete_details": _build_incomplete_details(finish),
             "model": model or msgspec.Raw(self._model),
@@ -129,12 +147,13 @@ class ResponseObject:
         }
         return _add_fields(_encode(body), fields)
 
-    def render_original(self, body: bytes, fields: bytes) -> bytes:
+    def render_original(self, body: bytes, fields: bytes, first_items: Sequence[Any] = ()) -> bytes:
         """Renders the object of a Responses provider as ours. What it says about the answer keeps its bytes.
 
         Args:
             body: the provider's object.
             fields: our fields, as `splice_fields` takes them.
+            first_items: items of ours that come before the provider's.
 
         Raises:
             msgspec.DecodeError: the body is not a JSON object.
@@ -144,6 +163,9 @@ class ResponseObject:
             members["output"] = msgspec.Raw(
                 _encode([self.hide_reasoning(raw) for raw in _decode_items(members["output"])])
             )
+        if first_items:
+            items = _decode_items(members.get("output", b"[]"))
+            members["output"] = msgspec.Raw(_encode([*first_items, *items]))
         own = {name: value for name, value in self._echo.items() if name in GATEWAY_ECHO or name not in members}
         identity = {"id": self.response_id, "created_at": self.created_at}
         return _add_fields(_encode({**members, **identity, **own}), fields)
@@ -208,7 +230,7 @@ def find_incomplete_reason(finish_reason: str | None) -> str | None:
 
 def build_response_usage(usage: Mapping[str, Any]) -> dict[str, Any] | None:
     """Translates the usage of a chat completion; None if it has no usable number."""
-    read = read_usage(usage)
+    read = TokenUsage(0) if usage == NO_USAGE else read_usage(usage)
     if read is None:
         return None
     details, input_details = usage.get("completion_tokens_details"), usage.get("prompt_tokens_details")

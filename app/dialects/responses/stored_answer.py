@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import orjson
 
@@ -18,8 +18,22 @@ from app.dialects.responses.stream_events import Item, write_whole_item
 CREATED_AT: Final = "created_at"
 """Key in `LogMessage.meta`: the time that the response had for its client, in Unix seconds. The answer's own time in
 the log is later."""
+COMPLETED_AT: Final = "completed_at"
+"""Key in `LogMessage.meta`: when a response was complete, in Unix seconds. Older answers do not have it."""
 PROVIDER_FACTS_KEY: Final = "response"
 """Key in `LogMessage.meta`: what a Responses provider said about its answer (`ResponseObject.read_provider_facts`)."""
+
+
+def identify_response(
+    response_id: str, facts: Mapping[str, Any], created_at: float, fields: Mapping[str, bytes]
+) -> ResponseObject:
+    """Returns the object of a stored answer, with the times that it had for its client.
+
+    Args:
+        created_at: the time of an answer of which the log has none.
+    """
+    begun = int(facts.get(CREATED_AT, created_at))
+    return ResponseObject(response_id, begun, fields, lambda: facts.get(COMPLETED_AT, begun))
 
 
 def render_stored_response(response: ResponseObject, stored: StoredAnswer) -> bytes:
@@ -63,8 +77,9 @@ def render_kept_response(
     facts = answer.meta or {}
     gateway_fields = {"context_status": facts.get("context_status", "full"), "conversation_id": conversation_id}
     stored = StoredAnswer(answer, response.model, gateway_fields, facts.get("context", {}))
-    created_at = int(facts.get(CREATED_AT, response.created_at.timestamp()))
-    return render_stored_response(ResponseObject(response.id, created_at, fields), stored)
+    return render_stored_response(
+        identify_response(response.id, facts, response.created_at.timestamp(), fields), stored
+    )
 
 
 def _build_shown_items(response: ResponseObject, entry: LogMessage) -> list[Item]:

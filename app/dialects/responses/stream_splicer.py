@@ -27,6 +27,7 @@ from app.dialects.responses.stream_events import INCOMPLETE, OpenItem
 SPLICED_FIELDS: Final = frozenset(
     {
         ("sequence_number",),
+        ("output_index",),
         ("item", "encrypted_content"),
         ("response", "output"),
         ("response", "output", "encrypted_content"),
@@ -77,20 +78,25 @@ class ResponsesStreamSplicer:
             lifecycle.has_begun = True
             return self._write_changed(event, data, "response", self._render_response(event))
         frames = b"" if lifecycle.has_begun else lifecycle.write_begin(self._fields)
+        if event.response and lifecycle.has_compaction:
+            return frames  # no such event may come after an item
         if event.response:
             return frames + self._write_changed(event, data, "response", self._render_response(event))
+        frames += lifecycle.write_compaction()
         if event.item:
             shown = lifecycle.response.hide_reasoning(event.item)
             if shown is not event.item:
                 return frames + self._write_changed(event, data, "item", shown)
-        if event.sequence_number != lifecycle.events.next_number:
+        if event.sequence_number != lifecycle.events.next_number or lifecycle.compaction is not None:
             return frames + self._write_changed(event, data)
         return frames + lifecycle.events.write_data(kind.encode(), _remove_line_breaks(data))
 
     def write_end(self, fields: bytes) -> bytes:
         """Writes the provider's last event, with our fields."""
-        response = self._lifecycle.response.render_original(self._restore_output(), fields)
-        return self._lifecycle.write_last_event(self._decoder.last_type, response)
+        lifecycle = self._lifecycle
+        frames = lifecycle.write_compaction()
+        response = lifecycle.response.render_original(self._restore_output(), fields, lifecycle.first_items)
+        return lifecycle.write_last_event(self._decoder.last_type, response, frames)
 
     def write_open_items_end(self) -> bytes:
         """Ends the items that the end of the stream cut off."""
@@ -144,6 +150,8 @@ class ResponsesStreamSplicer:
         """Writes an event with our number, and with another value of a member if one is named."""
         events, members = self._lifecycle.events, _decode_members(data)
         members["sequence_number"] = msgspec.Raw(b"%d" % events.next_number)
+        if event.output_index is not None:
+            members["output_index"] = msgspec.Raw(b"%d" % (event.output_index + len(self._lifecycle.first_items)))
         if name is not None:
             members[name] = value
         return events.write_data(str(event.type).encode(), _remove_line_breaks(_encode(members)))
@@ -156,7 +164,8 @@ class ResponsesStreamSplicer:
             try:
                 if event["type"] == ITEM_ADDED:
                     shown = self._lifecycle.response.hide_item(event["item"])
-                    open_items[index] = OpenItem({"id": None, **shown}, index, self._lifecycle.events)
+                    place = index + len(self._lifecycle.first_items)
+                    open_items[index] = OpenItem({"id": None, **shown}, place, self._lifecycle.events)
                 elif event["type"] == ITEM_DONE:
                     open_items.pop(index, None)
                 elif index in open_items:

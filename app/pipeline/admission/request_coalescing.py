@@ -335,7 +335,7 @@ class RequestCoalescer:
         is_only_in_memory, outcomes = attempt.request.idempotency_key is not None, self._undelivered_outcomes
         conversation_id = attempt.answer.headers.get("x-conversation-id")
         if conversation_id is None or is_only_in_memory:
-            kept_attempt = None if attempt.has_discarded_frames else attempt
+            kept_attempt = attempt if attempt.has_whole_answer else None
             outcome = AttemptOutcome(attempt.first_attempt_at, attempt=kept_attempt)
         else:
             outcome = AttemptOutcome(attempt.first_attempt_at, conversation_id)

@@ -133,7 +133,7 @@ class SharedAttempt(msgspec.Struct, eq=False):
         replayed_answer: the answer, if it was made for an earlier request.
         is_complete: whether the answer is complete.
         is_recorded_by_key: whether the store leads from the client's key to the answer.
-        is_delivered: whether a client was connected to receive the answer.
+        is_delivered: whether a client was connected to receive the answer, of a stream the last frame, too.
     """
 
     coalescing: RequestCoalescer
@@ -156,6 +156,7 @@ class SharedAttempt(msgspec.Struct, eq=False):
     _failure: Exception | None = None
     _fetching_waiter: AttemptWaiter | None = None
     _frames: list[bytes] = []
+    _has_last_frame: bool = False
     _has_ended: bool = False
     _upstream_frames: AsyncGenerator[bytes, None] | None = None
 
@@ -179,6 +180,11 @@ class SharedAttempt(msgspec.Struct, eq=False):
         return self.request.idempotency_key is not None and not self.is_recorded_by_key
 
     @property
+    def has_whole_answer(self) -> bool:
+        """Whether it holds all that is sent of its answer, so that it can be sent again."""
+        return isinstance(self.answer, WholeAnswer) or (self._has_last_frame and not self.has_discarded_frames)
+
+    @property
     def size_bytes(self) -> int:
         body = self.answer.body if isinstance(self.answer, WholeAnswer) else b""
         return len(self.request.body) + len(body) + sum(map(len, self._frames))
@@ -192,7 +198,9 @@ class SharedAttempt(msgspec.Struct, eq=False):
                 self._upstream_frames = answer.frames
                 # An async generator that has not begun runs no `finally` when it is closed: leases and connections
                 # would stay open.
+                was_complete = self.is_complete
                 self._frames.append(await anext(answer.frames))
+                self._has_last_frame = self.is_complete and not was_complete
             else:
                 self.is_complete = True
         except BaseException as error:
@@ -243,6 +251,7 @@ class SharedAttempt(msgspec.Struct, eq=False):
                     # wait for.
                     if self.is_complete and (end := self.request.answer_format.complete_frames(frames[-1])):
                         yield end
+                        self._has_last_frame = True
                     return
                 elif self._fetching_waiter is not None:
                     await self._wait_for_change()
@@ -251,15 +260,20 @@ class SharedAttempt(msgspec.Struct, eq=False):
                     # Nobody fetches, so this waiter fetches the next frame. The code is not a method of its own,
                     # because it runs for each frame of each stream.
                     self._fetching_waiter = waiter
+                    was_complete = self.is_complete
                     try:
                         frame = await anext(self._upstream_frames)  # type: ignore[arg-type]  # has not ended
                     except StopAsyncIteration:
+                        self._has_last_frame = True
                         await self._finish()
                         continue
                     except BaseException as error:
                         await self._finish(error)
                         raise
                     frames.append(frame)
+                    # An answer is complete when it is stored, right before its last frame.
+                    if self.is_complete and not was_complete:
+                        self._has_last_frame = True
                     self._fetching_waiter = None
                     if self._change_futures:
                         self._wake_waiters()
@@ -271,7 +285,7 @@ class SharedAttempt(msgspec.Struct, eq=False):
                     sent_count = self._discard_sent_frames(sent_count)
         finally:
             self.has_discarded_frames = self.has_discarded_frames or waiter.is_cut_off
-            self.is_delivered = self.is_delivered or (self.is_complete and sent_count == len(frames))
+            self.is_delivered = self.is_delivered or (self._has_last_frame and sent_count == len(frames))
             await self._remove_waiter(waiter)
 
     def _reserve_frame_bytes(self) -> bool:

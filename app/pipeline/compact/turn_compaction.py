@@ -320,12 +320,10 @@ def has_folds_to_precompact(view: View) -> bool:
 
 async def resolve_turn_without_store(resolver: ConversationResolver, turn: Turn) -> Turn:
     """Resolves the turn again from the client's messages alone, after the store went away."""
-    return replace(
-        turn,
-        resolved_request=await resolver.resolve_without_store(
-            turn.request, turn.resolved_request.conversation.token_counter_name
-        ),
+    resolved_request = await resolver.resolve_without_store(
+        turn.request, turn.resolved_request.conversation.token_counter_name
     )
+    return replace(turn, resolved_request=replace(resolved_request, capsule=turn.resolved_request.capsule))
 
 
 def _build_compaction_status(results: list[CompactionResult]) -> dict[str, Any]:

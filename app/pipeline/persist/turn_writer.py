@@ -137,6 +137,32 @@ class TurnWriter:
         self._remember_client_history(resolved_request, stored_conversation)
         return _build_stored_request(resolved_request, stored_conversation)
 
+    async def store_compacted_question(self, resolved_request: ResolvedRequest) -> ResolvedRequest:
+        """Stores the new messages of a request that gets no answer, only a compaction, and its conversation's state.
+        Returns the turn with its conversation after them.
+
+        Raises:
+            ConversationBusy, StoreUnavailable: as `finish_question_write`.
+        """
+        if not resolved_request.is_stored:
+            return resolved_request
+        write = LogAppend(
+            conversation=_build_conversation_after_question(resolved_request),
+            after_seq=resolved_request.conversation.head_seq,
+            messages=resolved_request.new_messages,
+            creates_conversation=resolved_request.creates_conversation,
+            fence=resolved_request.lease,
+            versions=resolved_request.new_versions,
+            anchors=build_hint_anchors(resolved_request.conversation_hints, resolved_request.conversation),
+        )
+        question = PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
+        stored = await self.finish_question_write(question)
+        if stored.assigns_external_id and stored.external_id is not None:
+            await self.store.assign_external_id(
+                tenant=stored.conversation.tenant, external_id=stored.external_id, conversation=stored.conversation
+            )
+        return stored
+
     async def start_answer_write(self, resolved_request: ResolvedRequest, answer: AnswerToStore) -> PendingWrite:
         """Starts the write of an answer. Of an answer that is not stored, the fingerprints are written."""
         message = answer.message

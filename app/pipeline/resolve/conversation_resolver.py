@@ -12,10 +12,12 @@ from contextlib import AsyncExitStack
 
 from msgspec.structs import replace
 
+from app.compaction.capsule import CapsuleSealer
 from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage
 from app.conversation.identity import compute_family_root, extract_family_root
 from app.conversation.item import Item
+from app.dialects.item_decoding import decode_item, is_instructions_field
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.observability.request_record import timed_step
 from app.observability.tracing import trace_span
@@ -23,6 +25,7 @@ from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
+from app.pipeline.resolve.capsule_resolution import CapsuleHistory, CapsuleResolver, check_capsule_of
 from app.pipeline.resolve.client_history import (
     ClientHistory,
     PrefixMemory,
@@ -70,6 +73,7 @@ class ConversationResolver:
         message_counter: MessageCounter,
         prefix_memory: PrefixMemory,
         unwritten_fingerprints: UnwrittenFingerprints,
+        capsule_sealer: CapsuleSealer,
         random_bytes: Callable[[int], bytes],
         lease_wait_seconds: float,
         serves_degraded: bool,
@@ -92,6 +96,7 @@ class ConversationResolver:
             message_counter=message_counter,
             random_bytes=random_bytes,
         )
+        self._capsules = CapsuleResolver(store, capsule_sealer)
         self._stored_answers = stored_answers
         self._leases = leases
         self._message_counter = message_counter
@@ -121,15 +126,29 @@ class ConversationResolver:
             request,
             may_begin_with_result=request.conversation_id is not None or request.previous_response_id is not None,
         )
-        if expanded_request is not request:
-            resolved_request = await self._resolve_expanded(expanded_request, encoding, held_leases)
-            return replace(resolved_request, expanded_messages=expanded_request.raw_messages)
-        return await self._resolve_expanded(request, encoding, held_leases)
+        capsule_history = await self._capsules.read_history(expanded_request)
+        if capsule_history is not None:
+            expanded_request = capsule_history.request
+        resolved_request = await self._resolve_expanded(expanded_request, encoding, held_leases, capsule_history)
+        if capsule_history is not None:
+            resolved_request = replace(
+                resolved_request,
+                capsule=capsule_history.capsule,
+                users_before_capsule=capsule_history.users_before,
+                warnings=(*resolved_request.warnings, *capsule_history.warnings),
+            )
+        if expanded_request is request:
+            return resolved_request
+        return replace(resolved_request, expanded_messages=expanded_request.raw_messages)
 
     async def _resolve_expanded(
-        self, request: ChatRequest, encoding: str, held_leases: AsyncExitStack
+        self,
+        request: ChatRequest,
+        encoding: str,
+        held_leases: AsyncExitStack,
+        capsule_history: CapsuleHistory | None,
     ) -> ResolvedRequest:
-        """Resolves a request whose messages have no references to items."""
+        """Resolves a request whose messages have no references to items, and no capsules."""
         client_history = build_client_history(request, self._prefix_memory)
         if request.context_mode == "stateless" and request.previous_response_id is None:
             return await self._resolve_unstored(request, client_history, encoding)
@@ -138,7 +157,9 @@ class ConversationResolver:
             await self._unwritten_fingerprints.write()
             if request.keeps_context_only and await continues_stored_conversation(self._store, request):
                 request = replace(request, keeps_context_only=False)
-            resolved_request = await self._resolve_with_store(request, client_history, encoding, held_leases)
+            resolved_request = await self._resolve_with_store(
+                request, client_history, encoding, held_leases, capsule_history
+            )
             return replace(
                 resolved_request,
                 request_digest=(
@@ -150,7 +171,9 @@ class ConversationResolver:
         except StoreUnavailable:
             # A request that may be an append does not bring its history: without the store, the model would answer
             # without the conversation.
-            if not self._serves_degraded or request.context_mode == "append" or may_append(request, client_history):
+            is_placed = capsule_history is not None and capsule_history.place is not None
+            may_be_append = is_placed or request.context_mode == "append" or may_append(request, client_history)
+            if not self._serves_degraded or may_be_append:
                 raise
             return await self.resolve_without_store(request, encoding)
 
@@ -165,14 +188,23 @@ class ConversationResolver:
         client_history: ClientHistory,
         encoding: str,
         held_leases: AsyncExitStack,
+        capsule_history: CapsuleHistory | None = None,
     ) -> ResolvedRequest:
         if request.previous_response_id is not None:
-            return await self._previous_responses.resolve(request, client_history)
+            continued = await self._previous_responses.resolve(request, client_history)
+            check_capsule_of(capsule_history, continued.conversation)
+            return continued
         named_conversation = (
             None
             if request.conversation_id is None
             else await self._find_named_conversation(request.log_tenant, request.conversation_id)
         )
+        if capsule_history is not None and capsule_history.place is not None:
+            if has_gateway_id(request):
+                check_capsule_of(capsule_history, named_conversation)
+            # What is appended to a named conversation follows its end, wherever the range of the capsule ends.
+            if named_conversation is None or request.context_mode != "append":
+                return await self._resolve_after_capsule(request, capsule_history, capsule_history.place)
         # First of all: no later case may show one end user's conversation to another.
         if named_conversation is not None and has_other_end_user(request, named_conversation):
             return await self._resolve_for_other_end_user(request, named_conversation, client_history, encoding)
@@ -195,6 +227,27 @@ class ConversationResolver:
                 return await self._resolve_unstored(request, client_history, encoding)
         return await self._new_conversations.begin_conversation(
             request, client_history, encoding, named_conversation, may_share=True
+        )
+
+    async def _resolve_after_capsule(
+        self, request: ChatRequest, capsule_history: CapsuleHistory, place: tuple[Conversation, LogMessage]
+    ) -> ResolvedRequest:
+        """Resolves a request whose messages follow the range of a capsule."""
+        raws, count = request.raw_messages, capsule_history.instruction_count
+        own = tuple(decode_item(bytes(raw)) for raw in raws[:count])
+        first = decode_item(bytes(raws[count])) if len(raws) > count else None
+        client_history = ClientHistory(request.log_tenant, raws[count:], first, own)
+        instructions = own
+        if all(is_instructions_field(message.raw) for message in own):
+            instructions = merge_instructions(request, own, place[0].state.get(STORED_INSTRUCTIONS, ()))
+        resolved_request = await self._previous_responses.continue_after(
+            request, client_history, place, client_history.messages, instructions
+        )
+        return replace(
+            resolved_request,
+            is_stored=request.is_kept,
+            assigns_external_id=must_assign_external_id(request, resolved_request.conversation),
+            external_id=request.conversation_id,
         )
 
     async def _resolve_for_other_end_user(

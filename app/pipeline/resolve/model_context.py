@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
 from app.compaction.summarizer.summary_request import SAME_MODEL
@@ -85,6 +86,9 @@ class ModelContexts:
             InvalidRequest: the request asks for a context edit that its provider does not do, and the gateway neither.
         """
         model_key, conversation = model_context.model_key, resolved_request.conversation
+        deployment = model_context.target.deployments[0]
+        if request.capsule_format is not None and edits_context(deployment, request):
+            request = leave_compaction(request)
         calibration = read_calibration(
             conversation.state, model_key, self.calibration_slopes.find_start_slope(model_key, conversation.tenant)
         )
@@ -97,7 +101,7 @@ class ModelContexts:
             calibration=calibration.add_attachments(attachments, head_seq=conversation.head_seq),
             summarizer_input_tokens=model_context.summarizer_input_tokens,
             resolved_request=resolved_request,
-            context_edits=read_context_edits(request, model_context.target.deployments[0]),
+            context_edits=read_context_edits(request, deployment),
         )
 
     def find_policy(self, request: ChatRequest) -> ContextPolicy:
@@ -147,6 +151,23 @@ def read_context_edits(request: ChatRequest, deployment: ModelDeployment) -> Con
     Raises:
         InvalidRequest: an edit is unknown or not valid.
     """
-    client = CLIENT_DIALECTS[request.protocol]
-    is_done = speaks_protocol(deployment, request) and client.context_edits_field not in deployment.quirks.strip_fields
-    return None if is_done else client.read_context_edits(request.raw_fields)
+    is_done = edits_context(deployment, request)
+    return None if is_done else CLIENT_DIALECTS[request.protocol].read_context_edits(request.raw_fields)
+
+
+def edits_context(deployment: ModelDeployment, request: ChatRequest) -> bool:
+    """Says whether a deployment's provider itself clears and compacts what a request asks for."""
+    field = CLIENT_DIALECTS[request.protocol].context_edits_field
+    return bool(field) and speaks_protocol(deployment, request) and field not in deployment.quirks.strip_fields
+
+
+def leave_compaction(request: ChatRequest) -> ChatRequest:
+    """Returns a request without the compaction that it asks for, which is its provider's to make."""
+    return replace(
+        request,
+        capsule_format=None,
+        compacts_only=False,
+        pauses_after_compaction=False,
+        compact_threshold=None,
+        summarize="auto" if request.compacts_only else request.summarize,
+    )

@@ -64,9 +64,26 @@ class PreviousResponseResolver:
         repeated_count = await self.retry_detector.count_repeated_messages(
             request, conversation, messages, last_seq=response.seq
         )
-        conversation, last_message, messages = await self._find_resent_answer(
-            conversation, answer, messages[repeated_count:]
+        instructions = merge_instructions(request, client_history.instructions, response.instructions)
+        return await self.continue_after(
+            request, client_history, (conversation, answer), messages[repeated_count:], instructions
         )
+
+    async def continue_after(
+        self,
+        request: ChatRequest,
+        client_history: ClientHistory,
+        place: tuple[Conversation, LogMessage],
+        messages: Sequence[Item],
+        instructions: tuple[Item, ...],
+    ) -> ResolvedRequest:
+        """Resolves a request whose messages follow a place in a log: a conversation, and a message of it. They may
+        begin with messages that follow it there.
+
+        Raises:
+            InvalidRequest, StoreUnavailable: as `resolve`.
+        """
+        conversation, last_message, messages = await self._find_resent_answer(*place, messages)
         messages = put_early_outputs_first(request, messages)
         stored_answer: LogMessage | None = None
         target = conversation
@@ -89,7 +106,6 @@ class PreviousResponseResolver:
             first_index=len(client_history.instructions),
             has_open_calls=may_precede_tool_result(last_message.message),
         )
-        instructions = merge_instructions(request, client_history.instructions, response.instructions)
         if target.mode == "unknown":
             target = replace(target, mode="append")
         return ResolvedRequest(

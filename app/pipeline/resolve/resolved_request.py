@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from app.compaction.capsule import Capsule
 from app.context.plan.outline import LastView, limit_last_view_to_log
 from app.context.standing.standing_requests import StandingScan, limit_scan_to_log
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
@@ -131,6 +132,10 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The digest of the request, which is stored with the answer so that a retry is recognised."""
     history_digest: bytes | None = None
     """The digest under which the prefix cache remembers the whole client history."""
+    capsule: Capsule | None = None
+    """The newest capsule of the request."""
+    users_before_capsule: tuple[bytes, ...] = ()
+    """The user messages of its range that the request has before it."""
     warnings: tuple[str, ...] = ()
     """What the client must know of how the turn is kept."""
 

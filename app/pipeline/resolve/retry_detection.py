@@ -89,7 +89,9 @@ class RetryDetector:
         leave the answers out, because the provider has them; then an output shows where the log ends. A single question
         shows nothing: a user may say it again.
 
-        After the repeated messages, the log may have messages that an attempt without an answer stored.
+        After the repeated messages, the log may have messages that an attempt without an answer stored. They are
+        repeated, too, if the request has them in the same place and goes on after them: the answer was given, but could
+        not be stored.
 
         Args:
             last_seq: where the log ends for this request; by default, at its head.
@@ -115,8 +117,9 @@ class RetryDetector:
         comparison = _LogComparison(log, messages, starts_log=first_seq == 0, is_chat=is_chat)
         # The longest repetition counts.
         for count in counts:
-            if any(comparison.is_repetition(count, len(log) - unanswered) for unanswered in unanswered_counts):
-                return count
+            for unanswered in unanswered_counts:
+                if comparison.is_repetition(count, len(log) - unanswered):
+                    return count + comparison.count_repeated_end(count, unanswered)
         return 0
 
     async def _count_repeated_questions(self, conversation: Conversation, messages: Sequence[Item]) -> int:
@@ -191,6 +194,13 @@ class _LogComparison:
             or (bool(left_out) and rest[0].role == "tool")
             or (self._starts_log and places.start == 0)
         )
+
+    def count_repeated_end(self, count: int, unanswered: int) -> int:
+        """Returns how many of the messages after the first `count` are the last ones of the log, of which `unanswered`
+        have no answer. The request goes on after them."""
+        rest = self._message_keys[count:-1]
+        sizes = range(min(len(rest), unanswered), 0, -1)
+        return next((size for size in sizes if rest[:size] == self._log_keys[-size:]), 0)
 
     def _find_places(self, count: int, log_end: int) -> range | None:
         """Returns the range of `log` that the first messages of the request repeat, or None if they do not. After the

@@ -35,6 +35,7 @@ from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
 from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer
 from app.pipeline.call.window_learning import WindowLearner
+from app.pipeline.compact.compaction_status import build_compaction_status
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
@@ -509,7 +510,7 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         budget=budget,
         prompt_tokens=budget.calibrate_tokens(plan.prompt_tokens),
         next_seq=outline.next_seq,
-        compaction_status=_build_compaction_status(view) if plan.summaries else view.compaction,
+        compaction_status=build_compaction_status(view),
         log_tokens=budget.calibrate_tokens(outline.instructions_tokens + outline.log_tokens),
         pinned_messages=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
         compacts_above=_compute_threshold_with_quotations(turn.policy, view),
@@ -606,15 +607,3 @@ def _compute_threshold_with_quotations(policy: ContextPolicy, view: View) -> int
 def _describe_lowered_output_limit(budget: Budget, limit: int) -> str:
     change = f"from {budget.requested_output} to {limit}" if budget.requested_output else f"to {limit}"
     return f"The answer's limit was lowered {change} tokens: prompt and answer share a window of {budget.window}."
-
-
-def _build_compaction_status(view: View) -> Mapping[str, Any]:
-    """Builds `context.compaction` of a view with summaries.
-
-    Describes the compaction of this answer, or the precompaction whose summary this view is the first to show.
-    """
-    plan, previous_view = view.plan, view.outline.last_view
-    if view.compaction.get("ran") or plan.boundary_seq <= previous_view.boundary.to_seq:
-        return view.compaction
-    newest = plan.summaries[-1]
-    return {"ran": False, "prepared": True, "duration_ms": 0, "model": newest.model or None, "usage": newest.usage}

@@ -105,6 +105,7 @@ class ViewBuilder:
             resolved_request.client_messages is not None
             and view.plan.shows_log_unchanged
             and not resolved_request.has_missing_results
+            and resolved_request.capsule is None  # its own bytes are nothing to a provider
         ):
             return view
         view = await self.render_view(resolved_request, view, view.plan)

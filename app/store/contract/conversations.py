@@ -329,6 +329,13 @@ class ConversationStore(Protocol):
             Whether the conversation existed.
         """
 
+    async def add_tombstone(self, *, root: str, family_id: str) -> None:
+        """Notes that words of a conversation or of its branches are erased now (`Conversation.family_id`). Capsules
+        of them, which clients keep, give no content from then on."""
+
+    async def find_tombstone(self, *, root: str, family_id: str) -> datetime | None:
+        """Returns when words of a conversation or of its branches were erased last; None: never."""
+
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
         """Overwrites bodies, tokens and meta of messages of a conversation's log, for good. Links stay. The old text is
         overwritten and removed from the search index. Conversations that merely share a redacted message

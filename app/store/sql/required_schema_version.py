@@ -6,5 +6,5 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = "2026_11_30_requests"
+SCHEMA_VERSION: Final = "2026_12_01_tombstones"
 """Revision of the newest migration."""

@@ -29,6 +29,7 @@ from app.store.sql.rows import (
     decode_api_key,
     decode_completion,
     decode_conversation,
+    decode_time,
     encode_json,
 )
 
@@ -223,6 +224,17 @@ class SqlSideTables(ABC):
             await self._write_rows(text, name=name, value=proposed)
             rows = await self._execute_read(*look)
         return str(rows[0][0])
+
+    async def add_tombstone(self, *, root: str, family_id: str) -> None:
+        text = """
+            INSERT INTO tombstones (root, family_id, erased_at) VALUES (:root, :family_id, :now)
+            ON CONFLICT (root, family_id) DO UPDATE SET erased_at = excluded.erased_at"""
+        await self._write_rows(text, root=root, family_id=family_id, now=self._encode_time_after())
+
+    async def find_tombstone(self, *, root: str, family_id: str) -> datetime | None:
+        text = "SELECT erased_at FROM tombstones WHERE root = :root AND family_id = :family_id"
+        rows = await self._read_rows(text, root=root, family_id=family_id)
+        return decode_time(rows[0][0]) if rows else None
 
     async def add_usage(self, totals: Sequence[UsageTotals]) -> None:
         if not totals:

@@ -409,6 +409,17 @@ server_secrets = Table(
     PrimaryKeyConstraint("name", name="server_secrets_pkey"),
 )
 
+tombstones = Table(
+    "tombstones",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("family_id", Text, nullable=False),
+    Column("erased_at", TIME_TYPE, nullable=False),
+    PrimaryKeyConstraint("root", "family_id", name="tombstones_pkey"),
+    sqlite_with_rowid=False,
+)
+"""When words of a conversation or of its branches were erased last: older capsules of it give no content."""
+
 leases = Table(
     "leases",
     metadata,

@@ -12,7 +12,7 @@ from tests.api.edge.test_tenant_isolation import operations
 FREE = {"GET /healthz", "GET /readyz", "GET /metrics"}
 CHATS = {
     *("GET /v1/models", "GET /v1/models/{model}", "POST /v1/chat/completions", "POST /v1/context/count"),
-    *("POST /v1/responses", "POST /v1/responses/input_tokens"),
+    *("POST /v1/responses", "POST /v1/responses/compact", "POST /v1/responses/input_tokens"),
     *("POST /v1/messages", "POST /v1/messages/count_tokens"),
 }
 CODES = {"authentication_error": "invalid_api_key", "permission_error": "insufficient_permissions"}

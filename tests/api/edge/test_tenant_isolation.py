@@ -97,6 +97,7 @@ WITHOUT_IDS: Final = {
     "GET /v1/chat/completions": "a list: tested below",
     "POST /v1/chat/completions": "names conversations in many ways: tested below",
     "POST /v1/responses": "names conversations in many ways: tested below",
+    "POST /v1/responses/compact": "as above",
     "POST /v1/responses/input_tokens": "as above",
     "POST /v1/messages": "names conversations in many ways: tested below",
     "POST /v1/messages/count_tokens": "looks at nothing that is kept",
@@ -295,6 +296,7 @@ async def test_a_message_cannot_join_another_tenants_conversation() -> None:
     ("path", "name"),
     [
         *(("responses", name) for name in ("previous_response_id", "conversation", "conversation_id")),
+        *(("responses/compact", name) for name in ("previous_response_id", "conversation", "conversation_id")),
         *(("responses/input_tokens", name) for name in ("previous_response_id", "conversation")),
     ],
 )
@@ -314,7 +316,7 @@ async def test_a_response_cannot_continue_what_is_another_tenants(path: str, nam
         assert await found.everything() == before
 
 
-@pytest.mark.parametrize("path", ["responses", "responses/input_tokens"])
+@pytest.mark.parametrize("path", ["responses", "responses/compact", "responses/input_tokens"])
 async def test_a_reference_to_another_tenants_item_is_unknown(path: str) -> None:
     async with kept() as found:
         before, calls = await found.everything(), len(found.gateway.upstream.bodies)

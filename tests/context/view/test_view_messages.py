@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
-from app.context.plan.outline import LOG_START, Boundary, Plan
+from app.context.plan.outline import LOG_START, Boundary, Pin, Plan
 from app.context.view.message_edits import Edit
 from app.context.view.view_rendering import (
     ViewTokenCounter,
@@ -111,6 +115,30 @@ def test_a_view_is_instructions_summary_anchor_and_the_log_from_the_boundary() -
     assert view[2] is log[0]
     assert orjson.loads(view[3])["content"] == "short"
     assert view[4] is log[3]
+
+
+@pytest.mark.parametrize(
+    ("shown", "kept_lines"),
+    [
+        ({"boundary": Boundary(3, anchor_seq=1)}, ["user: Hi", "assistant: Fine."]),
+        ({"boundary": Boundary(3), "pins": (Pin(0, 1, 1),)}, ["user: Go on, now.", "assistant: Fine."]),
+        ({"boundary": Boundary(3)}, ["user: Hi", "user: Go on, now.", "assistant: Fine."]),
+    ],
+    ids=["repeated question", "pinned message", "nothing"],
+)
+@pytest.mark.parametrize("kind", ["mechanical", "model"])
+def test_a_message_that_is_shown_itself_has_no_line_in_a_mechanical_summary(
+    kind: Any, shown: dict[str, Any], kept_lines: list[str]
+) -> None:
+    texts = (("user", "Hi"), ("user", "Go\u2009on,\n now."), ("assistant", "Fine."), ("assistant", "More."))
+    log: list[Any] = [msgspec.Raw(orjson.dumps({"role": role, "content": text})) for role, text in texts]
+    lines = ["user: Hi", "user: Go on, now.", "assistant: Fine."]
+    kept_lines = lines if kind == "model" else kept_lines
+    summary = replace(chunk_of(3), text="\n".join(lines), kind=kind)
+    plan = Plan(status="summarized", summaries=(summary,), prompt_tokens=0, fits=True, **shown)
+    view = render_view(plan, instructions=[], find_raw_message=log.__getitem__, next_seq=4)
+    _, _, section = orjson.loads(view[0])["content"].partition('">\n')
+    assert section.startswith("\n".join([*kept_lines, "</"]))
 
 
 def test_a_full_view_is_the_messages_as_they_came() -> None:

@@ -116,7 +116,7 @@ def test_every_official_field_may_be_null() -> None:
         ({"input": 7}, "input", "invalid_type"),
         ({"input": ["compaction_trigger"]}, "input[0]", "invalid_type"),
         ({"input": [OUTPUT]}, "input[0].call_id", "invalid_value"),
-        ({"input": [MESSAGE, {"type": "compaction_trigger"}]}, "input[1]", "unsupported_parameter"),
+        ({"input": [MESSAGE, {"type": "compaction_trigger"}, MESSAGE]}, "input[1]", "invalid_value"),
         ({"instructions": ["Be brief."]}, "instructions", "invalid_type"),
         ({"stream": "yes"}, "stream", "invalid_type"),
         ({"store": 1}, "store", "invalid_type"),
@@ -182,12 +182,17 @@ def test_what_is_wrong_is_refused_with_its_place(members: dict[str, Any], param:
     assert (refused.value.param, refused.value.code) == (param, code)
 
 
-@pytest.mark.parametrize(
-    "members", [{"background": True}, {"prompt": {"id": "p"}}, {"input": [{"type": "compaction_trigger"}]}]
-)
+@pytest.mark.parametrize("members", [{"background": True}, {"prompt": {"id": "p"}}])
 def test_what_comes_later_is_said_to_be_not_supported_yet(members: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="not supported yet"):
         parse(**members)
+
+
+def test_a_trigger_at_the_end_is_cut_off() -> None:
+    parsed = parse(input=[MESSAGE, {"type": "compaction_trigger"}])
+    assert parsed.input_before_trigger == orjson.dumps([MESSAGE])
+    assert parsed.raw_messages == parse(input=[MESSAGE]).raw_messages
+    assert parse(input=[MESSAGE]).input_before_trigger is None
 
 
 def test_the_word_compaction_trigger_in_a_text_is_no_trigger() -> None:

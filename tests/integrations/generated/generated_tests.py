@@ -85,8 +85,14 @@ ALL_FIELDS: Final = [
 """The test sends every field: also those that come later, two states, of which OpenAI allows one, and `prewarm`."""
 REPLAY: Final = [Run("refused", refused="stream")]
 """The replay of a stored response as a stream comes later; there is nothing to change it to."""
-COMPACT: Final = [Run("refused", refused="/v1/responses/compact")]
-"""Compaction as a service comes later."""
+COMPACT: Final = [
+    Run(
+        "changed",
+        body={"model": MODEL, "input": [{"role": "assistant", "content": "The archive has locker code 7741."}]},
+        without=("previous_response_id",),
+    )
+]
+"""The test names no input. What users said comes back word for word, which the types of the output do not have."""
 UNKNOWN_ID: Final = [Run("refused", refused="response_id"), Run("changed", path=SEEDED_PATH)]
 
 RUNS: Final[Mapping[str, list[Run]]] = {

@@ -1,8 +1,17 @@
 // Conversations through the Agents SDK for JavaScript, as its defaults send them.
 // Takes one argument, a JSON object: `base_url`, `model`, `prompts`, and `talks`, a list of `{key, stream, state}`.
-// The state is `history` (the SDK resends everything), `previous_response_id` or `conversation`.
+// The state is `history` (the SDK resends everything), `compacted` (it compacts what it resends every few turns, by
+// `POST /v1/responses/compact`), `previous_response_id` or `conversation`.
 // Prints the final answers to the prompts of each talk, a JSON array of arrays.
-import { Agent, OpenAIResponsesModel, run, setTracingDisabled, tool } from "@openai/agents";
+import {
+  Agent,
+  MemorySession,
+  OpenAIResponsesCompactionSession,
+  OpenAIResponsesModel,
+  run,
+  setTracingDisabled,
+  tool,
+} from "@openai/agents";
 import OpenAI from "openai";
 import { z } from "zod";
 
@@ -24,6 +33,14 @@ async function talk({ key, stream, state }) {
     tools: [get_weather],
   });
   const options = state === "conversation" ? { conversationId: (await client.conversations.create({})).id } : {};
+  if (state === "compacted") {
+    options.session = new OpenAIResponsesCompactionSession({
+      client,
+      underlyingSession: new MemorySession(),
+      shouldTriggerCompaction: ({ compactionCandidateItems }) => compactionCandidateItems.length >= 3,
+    });
+    options.session.model = model; // the session takes OpenAI's names only
+  }
   let history = [];
   const answers = [];
   for (const prompt of prompts) {
@@ -36,6 +53,9 @@ async function talk({ key, stream, state }) {
     answers.push(result.finalOutput);
     history = result.history;
     if (state === "previous_response_id") options.previousResponseId = result.lastResponseId;
+  }
+  if (state === "compacted" && !(await options.session.getItems()).some((item) => item.type === "compaction")) {
+    throw new Error("nothing was compacted");
   }
   return answers;
 }

@@ -1,7 +1,8 @@
 """Conversations through the Agents SDK for Python, as its defaults send them.
 
 Takes one argument, a JSON object: `base_url`, `model`, `prompts`, and `talks`, a list of `{"key", "stream", "state"}`.
-The state is `history` (the SDK resends everything), `previous_response_id` or `conversation`. Prints the final answers
+The state is `history` (the SDK resends everything), `compacted` (it compacts what it resends every few turns, by
+`POST /v1/responses/compact`), `previous_response_id` or `conversation`. Prints the final answers
 to the prompts of each talk, a JSON array of arrays.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 
 from agents import (  # type: ignore[import-not-found]  # it has an environment of its own
     Agent,
+    OpenAIResponsesCompactionSession,
     Runner,
     SQLiteSession,
     function_tool,
@@ -21,6 +23,9 @@ from agents import (  # type: ignore[import-not-found]  # it has an environment 
     set_tracing_disabled,
 )
 from openai import AsyncOpenAI
+
+COMPACTED_ITEMS = 3
+"""After so many items of answers, the history is compacted."""
 
 
 @function_tool  # type: ignore[untyped-decorator]
@@ -36,6 +41,15 @@ async def talk(base_url: str, model: str, prompts: list[str], key: str, stream: 
     options: dict[str, Any] = {}
     if state == "history":
         options["session"] = SQLiteSession("talk")
+    elif state == "compacted":
+        session = OpenAIResponsesCompactionSession(
+            "talk",
+            SQLiteSession("talk"),
+            client=client,
+            should_trigger_compaction=lambda context: len(context["compaction_candidate_items"]) >= COMPACTED_ITEMS,
+        )
+        session.model = model  # the session takes OpenAI's names only
+        options["session"] = session
     elif state == "conversation":
         options["conversation_id"] = (await client.conversations.create()).id
     said = []
@@ -49,6 +63,8 @@ async def talk(base_url: str, model: str, prompts: list[str], key: str, stream: 
         said.append(run.final_output)
         if state == "previous_response_id":
             options["previous_response_id"] = run.last_response_id
+    if state == "compacted":
+        assert any(item.get("type") == "compaction" for item in await options["session"].get_items())
     return said
 
 

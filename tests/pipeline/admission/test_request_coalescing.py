@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from app.dialects.chat.stream_frames import DONE_FRAME
 from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
 from app.observability.request_facts import ErrorFacts, RequestFacts, begin_request_facts
+from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_coalescing import MAX_FRAMES_BYTES, RequestCoalescer
 from app.pipeline.admission.shared_attempt import FRAME_RESERVATION_BYTES, AttemptWaiter
 from app.pipeline.background_tasks import BackgroundTasks
@@ -45,10 +46,13 @@ def asked(*, stream: bool = True, retry: bool = True, body: bytes = b"{}", **fie
 class Upstream:
     """What stands behind the attempts: answers in steps that a test lets happen."""
 
-    def __init__(self) -> None:
+    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
         self.calls = 0
+        self._headers = headers or {}
         self.opened = self.closed = 0
         self.failure: Exception | None = None
+        self.store_delay_seconds = 0.0
+        """How long the last frame takes after the answer is complete."""
         self._steps = asyncio.Semaphore(0)
 
     def step(self) -> None:
@@ -59,7 +63,7 @@ class Upstream:
         await self._steps.acquire()
         if self.failure is not None:
             raise self.failure
-        return StreamedAnswer({}, self._frames(request)) if request.stream else WholeAnswer(b"{}", {})
+        return StreamedAnswer(self._headers, self._frames(request)) if request.stream else WholeAnswer(b"{}", {})
 
     async def _frames(self, request: ChatRequest) -> AsyncGenerator[bytes, None]:
         self.opened += 1
@@ -67,6 +71,7 @@ class Upstream:
             for frame in FRAMES:
                 if frame is DONE_FRAME and request.on_answer is not None:
                     await request.on_answer(None)
+                    await asyncio.sleep(self.store_delay_seconds)
                 yield frame
                 await self._steps.acquire()
                 if self.failure is not None:
@@ -114,9 +119,11 @@ async def settled() -> None:
 
 
 def attempts_at(
-    upstream: Upstream, clock: Callable[[], float] = lambda: 0.0, frames_bytes: int = MAX_FRAMES_BYTES
+    upstream: Upstream,
+    clock: Callable[[], float] = lambda: 0.0,
+    frames_bytes: int = MAX_FRAMES_BYTES,
+    answers: Any = None,
 ) -> RequestCoalescer:
-    answers: Any = None
     keys: Any = None
     return RequestCoalescer(
         pipeline=upstream,
@@ -245,6 +252,45 @@ async def test_an_answer_is_delivered_if_anybody_was_there_for_it() -> None:
     Client(attempts, asked(stream=False, retry=False))
     await settled()
     assert upstream.calls == 2
+
+
+class OneStoredAnswer(StoredAnswers):
+    """The log ends with the answer to each request."""
+
+    def __init__(self) -> None:
+        self.asked_for: list[str] = []
+
+    async def replay_answer(self, request: ChatRequest, conversation_id: str) -> Answer | None:
+        self.asked_for.append(conversation_id)
+        return WholeAnswer(b"{}", {})
+
+
+@pytest.mark.parametrize(
+    ("headers", "has_last_frame", "calls", "replays"),
+    [
+        ({"x-conversation-id": "c"}, False, 1, ["c"]),
+        ({"x-conversation-id": "c"}, True, 2, []),
+        ({}, False, 2, []),
+        ({}, True, 2, []),
+    ],
+)
+async def test_a_complete_stream_whose_client_left_before_its_last_frame_is_given_again_if_it_is_stored(
+    headers: dict[str, str], has_last_frame: bool, calls: int, replays: list[str]
+) -> None:
+    upstream, answers = Upstream(headers), OneStoredAnswer()
+    upstream.store_delay_seconds = 0.0 if has_last_frame else 60.0
+    attempts = attempts_at(upstream, answers=answers)
+    first = Client(attempts, asked(retry=False))
+    for _ in FRAMES:
+        upstream.step()
+    await settled()
+    assert (DONE_FRAME in first.got) == has_last_frame
+    assert not first.serving.done()
+    first.leave()
+    await settled()
+    Client(attempts, asked(retry=False))
+    await settled()
+    assert (upstream.calls, answers.asked_for) == (calls, replays)
 
 
 @pytest.mark.parametrize(("waited_seconds", "calls"), [(599.0, 1), (601.0, 2)])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from tests.live import Reply, ScriptedUpstream, completion
+from app.errors import StoreUnavailable
+from app.store.contract.conversations import LogAppend
+from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.support.gateway import World, assistant, call, result, texts, user, world
+from tests.support.memory_store import MemoryStore
 
 NAMED = {"x-conversation-id": "agent-1"}
 CALLED = assistant(None, tool_calls=[call("look")])
@@ -91,3 +95,33 @@ async def test_a_call_that_its_client_gave_up_does_not_spoil_the_conversation() 
         results = [message["tool_call_id"] for message in asked if message["role"] == "tool"]
         assert sorted(results) == ["c1", "c2"]
         assert texts(await gateway.log(ours))[-4:] == ["Never mind.", "Fine.", "Well?", "Fine."]
+
+
+class Forgetting(MemoryStore):
+    """Keeps no first answer that says `Lost.`"""
+
+    has_lost = False
+
+    async def append(self, write: LogAppend) -> None:
+        if not self.has_lost and any(entry.message.text == "Lost." for entry in write.messages):
+            self.has_lost = True
+            raise StoreUnavailable("The database is away.")
+        await super().append(write)
+
+
+@pytest.mark.parametrize("before", [[], [user("Hi"), assistant("Fine.")]], ids=["whole_log", "tail_of_the_log"])
+async def test_messages_whose_answer_was_given_and_not_stored_are_not_added_again(before: list[dict[str, Any]]) -> None:
+    called, other = completion(None, tool_calls=[call("look")]), completion("Well.")
+    replies = [*[completion("Fine.") for _ in before[::2]], called, stream("Lost."), other]
+    store = Forgetting(clock=lambda: datetime.now(UTC))
+    async with world(ScriptedUpstream(*replies), store=store) as gateway:
+        if before:
+            await gateway.say(before[:1], headers=NAMED)
+        ours = (await gateway.say([user("look")], headers=NAMED))["conversation_id"]
+        sent = [user("look"), CALLED, result("7")]
+        assert "Lost." in (await gateway.post(sent, headers=NAMED, stream=True)).text
+        sent += [assistant("Lost."), user("Well?")]
+        assert (await gateway.post(sent, headers=NAMED)).status_code == 200
+        expected = [*before, *sent]
+        assert gateway.upstream.requests[-1]["messages"] == expected
+        assert texts(await gateway.log(ours)) == [*texts(expected), "Well."]

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from app.pipeline.compact.precompaction import Precompactor
 from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream
-from tests.support.gateway import answering, assistant, is_summary, long_history, user, world
+from tests.support.gateway import answering, assistant, is_summary, long_history, until, user, world
 
 PREPARED = {"additive": {"blocking": False, "prepare_ratio": 0.6}}
 SUMMARY_SECONDS = 0.05
-"""In which the scripted model has written a summary that was begun."""
+"""In which a summary is begun after an answer, if it is needed."""
 WARM, COLD = timedelta(minutes=4), timedelta(minutes=11)
 
 
@@ -24,6 +25,12 @@ def reply(body: dict[str, Any]) -> Reply:
     if not is_summary(body):
         answer.body["usage"]["prompt_tokens_details"] = {"cached_tokens": 5}
     return answer
+
+
+def is_making_summaries() -> bool:
+    """Whether the gateway, which runs in this loop, has begun a summary ahead that is not yet stored."""
+    coroutines = (task.get_coro() for task in asyncio.all_tasks())
+    return any(getattr(one, "__qualname__", "") == Precompactor._run_traced.__qualname__ for one in coroutines)
 
 
 async def find_status_after(pause: timedelta, **policy: Any) -> str:
@@ -37,6 +44,7 @@ async def find_status_after(pause: timedelta, **policy: Any) -> str:
             said = await w.say(history[:end])
             assert said["context_status"] == "full"
             await asyncio.sleep(SUMMARY_SECONDS)
+            await until(lambda: not is_making_summaries())
             if w.chunks():
                 break
         times["now"] += pause

@@ -19,6 +19,7 @@ from app.store.contract.store import Store
 from app.store.lineage import ErasurePlan, FamilyMember, plan_erasure
 from tests.store.contract.conversations.test_list_pages import completion
 from tests.store.example_logs import (
+    Clock,
     begin,
     branch_off,
     chunk_over,
@@ -337,3 +338,15 @@ async def test_a_real_branch_inherits_before_one_that_merely_shares_the_rows(sto
         assert fresh is not None
         assert (fresh.lineage, fresh.relatives) == (((branch.id, 3),), ())
         assert links(await store.read_log(fresh, 0, 99)) == links(twin_log)
+
+
+async def test_a_tombstone_tells_when_a_family_lost_words_last(store: Store, clock: Clock) -> None:
+    root, family_id = fresh_tenant(), "conv_family"
+    assert await store.find_tombstone(root=root, family_id=family_id) is None
+    await store.add_tombstone(root=root, family_id=family_id)
+    assert await store.find_tombstone(root=root, family_id=family_id) == clock()
+    clock.forward(60)
+    await store.add_tombstone(root=root, family_id=family_id)
+    assert await store.find_tombstone(root=root, family_id=family_id) == clock()
+    assert await store.find_tombstone(root=root, family_id="conv_other") is None
+    assert await store.find_tombstone(root=fresh_tenant(), family_id=family_id) is None
