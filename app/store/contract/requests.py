@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import msgspec
 
 MAX_SEARCHED_RECORDS: Final = 50_000
-"""Among how many of the newest requests a search in their records looks: they have no index, and take some 80 ms."""
+"""Among how many of the newest requests a search in their records looks: they have no index, and take up to 300 ms."""
 MAX_REQUEST_BATCH: Final = 100
 """How many requests one call of `add_requests` may have: they are one statement."""
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
@@ -27,7 +26,7 @@ _CONDITIONS: Final = {
     **{name: f"{name} = :{name}" for name in EQUAL_FIELDS},
 }
 _HAS_RECORD_PART: Final = f"""
-    record LIKE :record_part ESCAPE '!' AND started_at >= coalesce(
+    {{position}}(record, :record_part) > 0 AND started_at >= coalesce(
         (SELECT started_at FROM requests ORDER BY started_at DESC LIMIT 1 OFFSET {MAX_SEARCHED_RECORDS - 1}), -1e300)"""
 PURGE_BATCH: Final = 5_000
 """How many requests one statement deletes: other writers wait for it."""
@@ -49,9 +48,8 @@ class SqlRequests(SqlLimits):
         if query.is_failed is not None:
             conditions.append("error IS NOT NULL" if query.is_failed else "error IS NULL")
         if query.record_part is not None:
-            conditions.append(_HAS_RECORD_PART)
-            escaped = re.sub("[%_!]", r"!\g<0>", query.record_part)
-            values |= {"record_part": f"%{escaped}%"}
+            conditions.append(_HAS_RECORD_PART.format(position=self._dialect.position_function))
+            values |= {"record_part": query.record_part}
         if query.after is not None:
             conditions.append("(started_at, id) < (:after_time, :after_id)")
             values |= {"after_time": query.after[0], "after_id": query.after[1]}

@@ -84,6 +84,7 @@ FILTERS: list[tuple[dict[str, Any], list[int]]] = [
     ({"record_part": '"],"chatcmpl-4_%'}, [4]),
     ({"record_part": "chatcmpl-4%"}, []),
     ({"record_part": "chatcmpl_4"}, []),
+    ({"record_part": "CHATCMPL-4"}, []),
     ({"is_failed": True, "status": 200, "started_after": 1_700_000_000}, [3]),
     ({"model": "small", "provider": "two"}, []),
 ]
