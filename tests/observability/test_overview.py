@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from app.observability import metric_families as f
+from app.observability import overview as overview_module
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.overview import INTERVAL_SECONDS, RANGES, RECENT_SAMPLES, MetricsOverview, ProcessInfo, RangeName
 
@@ -23,7 +24,7 @@ def test_an_hour_a_day_and_a_week_are_kept(name: RangeName, seconds: int, monkey
     step, count = RANGES[name]
     times = iter(range(0, 10_000_000, INTERVAL_SECONDS * step))
     overview = MetricsOverview(Metrics(), NATURE, unix_seconds=lambda: next(times))
-    monkeypatch.setattr("app.observability.overview.RANGES", {name: (1, count)})
+    monkeypatch.setattr(overview_module, "RANGES", {name: (1, count)})
     for _ in range(count + 5):
         overview.take_sample()
     monkeypatch.undo()
