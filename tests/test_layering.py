@@ -176,7 +176,7 @@ def test_only_the_pipeline_knows_its_order() -> None:
 SUB_FOLDERS = {
     "api": {"admin", "conversations", "edge"},
     "compaction": {"acceptance", "summarizer"},
-    "context": {"count", "plan", "quote", "stages", "standing", "view"},
+    "context": {"count", "plan", "quote", "stages", "user_text", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
     "dialects": {"body", "chat", "items", "messages", "responses"},
     "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},

@@ -454,6 +454,7 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("policies: {checkpoint: {trigger: {type: token_ratio, value: 70}}}", "expected less than 1"),
         ("policies: {checkpoint: {trigger: {value: 0.7}}}", "policies.checkpoint.trigger.type"),
         ("policies: {fade: {stages: [mask_result]}}", "did you mean 'mask_results'?"),
+        ("policies: {fade: {standing_ratio: 0.2}}", "this setting is gone; 'user_text_ratio' stands in its place"),
         ("policies: {fade: {hard_clear_ratio: 0.2}}", "this setting is gone, and its value is always 0.5; remove it"),
         ("models: {m: {price: {input: 1}}}", "models.m.price.output"),
         ("models: {m: {deployments: [{price: {cached_input: 1, output: 2}}]}}", "models.m.deployments[0].price.input"),

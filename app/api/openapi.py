@@ -19,7 +19,7 @@ TAGS: Final[tuple[tuple[str, str, str], ...]] = (
     ("messages", "Messages", "Ask a model, by Anthropic's Messages API."),
     ("models", "Models", "The models of all providers, with their context windows."),
     ("conversations", "Conversations", "Stored conversations: list, read, describe, extend, delete."),
-    ("context", "Context", "What the model sees of a conversation: views, compaction, pins, standing requests."),
+    ("context", "Context", "What the model sees of a conversation: views, compaction, pins, user text."),
     ("summaries", "Summaries", "The summaries of a conversation: read, edit, regenerate, roll back."),
     ("search", "Search", "Find messages by their words."),
     ("portability", "Export and import", "Move conversations out and in."),

@@ -49,7 +49,7 @@ from app.conversations.id_lookup import IdLookup
 from app.conversations.items.item_reader import ItemReader
 from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
-from app.conversations.items.standing_requests import StandingRequestRecords
+from app.conversations.items.user_text import UserTextRecords
 from app.conversations.search import ConversationSearch
 from app.conversations.stored_completions import StoredCompletions
 from app.conversations.stored_responses import StoredResponses
@@ -61,7 +61,6 @@ from app.conversations.views.stored_turn import StoredTurnBuilder
 from app.conversations.views.view_pages import ViewPages
 from app.dialects.chat.stored_completion import build_completion_object
 from app.dialects.responses.stored_answer import render_kept_response
-from app.pipeline.view.standing_requests import StandingRequestReader
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
 from app.settings.settings_in_force import list_settings_in_force
@@ -253,8 +252,8 @@ def _build_conversation_routes(
 
 
 def _build_context_routes(gateway: Gateway, records: ConversationRecords, lookup: IdLookup) -> Iterator[APIRouter]:
-    """Yields the routes for what a model sees of a conversation: views, summaries, compaction, pins, standing
-    requests."""
+    """Yields the routes for what a model sees of a conversation: views, summaries, compaction, pins, user
+    text."""
     auth, store, counter, tasks = gateway.authenticator, gateway.store, gateway.message_counter, gateway.tasks
     view_builder, pin_updater = gateway.view_builder, gateway.pin_updater
     stored_turns = StoredTurnBuilder(store=store, message_counter=counter, model_contexts=gateway.model_contexts)
@@ -303,6 +302,4 @@ def _build_context_routes(gateway: Gateway, records: ConversationRecords, lookup
         pinning=pin_updater,
     )
     yield items_and_pins.build_pin_routes(pins, auth)
-    reader = StandingRequestReader(store=store, message_counter=counter)
-    standing_requests = StandingRequestRecords(store=store, records=records, reader=reader)
-    yield items_and_pins.build_standing_request_routes(standing_requests, auth)
+    yield items_and_pins.build_user_text_routes(UserTextRecords(store=store, records=records), auth)

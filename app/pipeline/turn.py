@@ -14,7 +14,7 @@ from app.context.calibration import Calibration, CountedPrompt, digest_instructi
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Outline, Plan
 from app.context.plan.policy import ContextPolicy
-from app.context.standing.standing_requests import StandingScan
+from app.context.user_text.user_text import find_user_text
 from app.context.view.client_words import NO_WORDS, ClientWords
 from app.conversation.context_edits import ContextEdits
 from app.dialects.client_dialects import CLIENT_DIALECTS, select_schema_fields
@@ -109,8 +109,6 @@ class View(msgspec.Struct, frozen=True, dict=True):
     budget: Budget
     messages: Sequence[bytes] | None
     """The JSON text of each message; None if the client's own messages are sent unchanged."""
-    standing_scan: StandingScan | None = None
-    """The standing requests of the log, to be stored with the answer; None if the view needs none."""
     raw_log_messages: RawLogMessages | None = None
     """The JSON text of the log messages that the view shows, by seq. It may have further messages."""
     compaction: Mapping[str, Any] = NO_COMPACTION
@@ -149,6 +147,9 @@ class View(msgspec.Struct, frozen=True, dict=True):
         outline = self.outline
         covered_tokens = outline.summaries[-1].tokens_total if outline.summaries else 0
         summary_tokens = sum(summary.tokens for summary in outline.summaries)
+        end = outline.summaries[-1].to_seq if outline.summaries else 0
+        user_text = find_user_text(outline.user_texts, end)
+        user_text_tokens = user_text.count_tokens(user_text.select_before(end))
         return self.budget.calibrate_tokens(
-            outline.instructions_tokens + summary_tokens + outline.log_tokens - covered_tokens
+            outline.instructions_tokens + summary_tokens + user_text_tokens + outline.log_tokens - covered_tokens
         )

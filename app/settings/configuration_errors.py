@@ -42,6 +42,8 @@ REMOVED_SETTINGS: dict[str, dict[str, object]] = {
     "telemetry": {"drain_seconds": 5.0, "overview": True},
 }
 """Settings that there were once, by section and name, with the values that are always used now."""
+RENAMED_SETTINGS: dict[str, dict[str, str]] = {"policies": {"standing_ratio": "user_text_ratio"}}
+"""Settings that another one stands for now, by section and name."""
 _SECTION_ERROR_TYPES = {"model_type", "model_attributes_type", "dict_type", "dataclass_type"}
 # The beginnings of pydantic's types of errors for numbers, booleans and choices. Only their messages quote the value: a
 # wrong value of another type may be a secret.
@@ -106,10 +108,13 @@ def suggest_names(word: str, valid: Iterable[str]) -> str:
 
 def describe_removed_setting(path: SettingPath) -> str | None:
     """Returns the message about a setting that there was once; None for all others."""
-    removed = REMOVED_SETTINGS.get(str(path[0]), {})
-    if path[-1] not in removed:
+    section, name = str(path[0]), str(path[-1])
+    if new_name := RENAMED_SETTINGS.get(section, {}).get(name):
+        return f"this setting is gone; {new_name!r} stands in its place"
+    removed = REMOVED_SETTINGS.get(section, {})
+    if name not in removed:
         return None
-    return f"this setting is gone, and its value is always {removed[str(path[-1])]}; remove it"
+    return f"this setting is gone, and its value is always {removed[name]}; remove it"
 
 
 def build_configuration_fault(error: ErrorDetails, places: Mapping[SettingPath, str]) -> ConfigurationFault:

@@ -128,8 +128,9 @@ class Policy(Section):
     recall_embeddings: RecallEmbeddings = RecallEmbeddings()
     restore: Literal["none", "quotes"] = "quotes"
     """`quotes`: messages that the client left out of its history may be quoted, too. `none`: they are never quoted."""
-    standing_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """The most that [standing requests](policies.md#standing-requests) may take. `0`: they are not shown."""
+    user_text_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.15
+    """The most that [user text](policies.md#user-text) may take, up to 20,000 tokens; its head may take more. `0`: none
+    is shown."""
 
     # When the kinds that call a model make summaries, and of what.
     threshold_ratio: Share = 0.7

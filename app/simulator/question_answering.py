@@ -38,7 +38,7 @@ _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FRAME_LINE = re.compile(
     r"^(?:Summary of earlier conversation\. The sections|Quoted from earlier in this conversation:|"
-    r"My standing requests, word for word,|</?(?:earlier_conversation|quoted|standing_requests)\b|\[\d+ )[^\n]*$\n*",
+    r"What I said earlier, word for word\.|</?(?:earlier_conversation|quoted|user_said)\b|\[\d+ )[^\n]*$\n*",
     re.MULTILINE,
 )
 _LABEL = re.compile(
@@ -98,7 +98,7 @@ def find_newest_user_text(texts: Sequence[PromptText]) -> str:
 
 
 def remove_frames(text: str) -> str:
-    """Returns a text without what the gateway writes around summaries, quotations and standing requests."""
+    """Returns a text without what the gateway writes around summaries, quotations and user text."""
     return _FRAME_LINE.sub("", text).replace("[…]", "\n") if "earlier" in text else text
 
 

@@ -1,11 +1,12 @@
 Feature: Additive compaction: old turns become summaries that are written once and kept
-  The policy of everyone who chooses none. Nothing is quoted or prepared ahead here: both have features of their own.
+  The policy of everyone who chooses none. Nothing is quoted, prepared ahead or kept as user text here: these have tests of their own.
 
   Background:
     Given a model with a window of 8,192 tokens
     And the policy "additive" with:
-      | recall        | off |
-      | prepare_ratio | 1   |
+      | recall          | off |
+      | prepare_ratio   | 1   |
+      | user_text_ratio | 0   |
 
   Scenario: A conversation is summarized once it weighs more than 70 % of the window
     When the conversation has grown to 5,734 tokens

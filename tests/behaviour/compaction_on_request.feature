@@ -4,8 +4,9 @@ Feature: Compaction on request: "compact, and focus on …"
   Background:
     Given a model with a window of 32,000 tokens
     And the policy "additive" with:
-      | recall        | off |
-      | prepare_ratio | 1   |
+      | recall          | off |
+      | prepare_ratio   | 1   |
+      | user_text_ratio | 0   |
 
   Scenario: What is old is folded now, and the next turns go on from there
     Given the conversation has gone on for 12 turns of 300 tokens

@@ -87,7 +87,8 @@ Feature: Editing the context: old tool results and old reasoning are cleared, an
 
   Scenario: What a rolling summary has no room for is lost, and that is why it is not what everybody gets
     Given the policy "additive" with:
-      | strategy | recursive |
+      | strategy        | recursive |
+      | user_text_ratio | 0         |
     And a summary has room for 20 facts
     When the user tells a fact in each of 50 questions of 280 tokens, over 10 topics
     Then in turn 50 the facts of the first topic were lost

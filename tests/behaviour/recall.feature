@@ -1,11 +1,12 @@
 Feature: Recall: what is no longer shown is still within reach
   Old messages that bear on the newest one are quoted beside it, word for word; or the model has a tool to search for them.
-  Here summaries keep no facts at all, so that nothing else can be the reason.
+  Here summaries keep no facts at all, and no user text is kept, so that nothing else can be the reason.
 
   Background:
     Given a model with a window of 8,192 tokens
     And the policy "additive" with:
-      | prepare_ratio | 1 |
+      | prepare_ratio   | 1 |
+      | user_text_ratio | 0 |
     And a summary has room for 0 facts
 
   Scenario: An old message that bears on the question is quoted right in front of it
@@ -87,8 +88,9 @@ Feature: Recall: what is no longer shown is still within reach
   Scenario Outline: Every old message stays searchable, wherever it is kept
     Given conversations are kept in <place>
     And the policy "window" with:
-      | keep_turns | 4    |
-      | recall     | tool |
+      | keep_turns      | 4    |
+      | recall          | tool |
+      | user_text_ratio | 0    |
     And the user has told the fact that the boathouse key hangs behind the blue painting, among 200 tokens
     And the conversation has gone on for 20 turns of 100 tokens
     And the gateway is restarted

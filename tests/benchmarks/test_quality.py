@@ -22,18 +22,18 @@ from tests.benchmarks.quality import (
     planning,
     poc,
     stall,
-    standing,
     talks,
+    user_text,
 )
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
 from tests.benchmarks.quality.dialogue_talk import build_dialogue
 from tests.benchmarks.quality.model import by_length
 from tests.benchmarks.quality.recordings import Chat, LateUse, Question, Run, longer
 from tests.benchmarks.quality.spread import Spread
-from tests.benchmarks.quality.standing_talk import build_standing_talk
 from tests.benchmarks.quality.summaries import COUNTER, SUMMARIES, allowance
 from tests.benchmarks.quality.talk import NotThere, Variant
 from tests.benchmarks.quality.texts import Prose, all_text, normalised, occurs
+from tests.benchmarks.quality.user_text_talk import SCENES, build_scene
 
 FACT = "The spare key hangs behind the blue door of cabinet 4417."
 CHAT = Chat(
@@ -301,37 +301,41 @@ async def test_a_generated_talk_is_held_and_asked_about() -> None:
     assert talks.keep_newest(talk, window=100).compute_share() == 0.0
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_every_rule_stands_once_in_its_talk(seed: int) -> None:
-    made = build_standing_talk(seed)
-    assert made == build_standing_talk(seed) != build_standing_talk(seed + 1)
-    text = normalised(all_text(made.talk.messages))
-    for rule in (*made.rules, *made.replaced):
-        assert text.count(normalised(rule.sentence)) == 1
-    assert all(normalised(sentence) in text for sentence in made.distractors)
-    assert {rule.place for rule in made.rules} == {"top", "middle"}
-    assert {rule.replaced_by for rule in made.replaced} <= {rule.sentence for rule in made.rules}
+@pytest.mark.parametrize("name", SCENES)
+def test_a_scene_says_its_rules_once_and_is_made_from_its_seed(name: str) -> None:
+    made = build_scene(name, 1)
+    assert made == build_scene(name, 1) != build_scene(name, 2)
+    text = normalised(all_text(made.messages))
+    said = [*made.rules, *(sentence for pair in made.withdrawn for sentence in pair), *made.foreign]
+    assert said
+    assert all(normalised(sentence) in text for sentence in said)
+    assert made.messages[-1]["role"] == "user"
 
 
 def test_rules_are_looked_for_word_for_word_outside_of_value_lists() -> None:
-    made = build_standing_talk(1)
-    rules = [rule.sentence for rule in made.rules]
-    assert (standing.look_for_rules(made, view(*rules))["top"], standing.look_for_rules(made, [])["top"]) == (1.0, 0.0)
-    listed = "Values mentioned: " + "; ".join(rules)
-    assert standing.look_for_rules(made, view(listed))["middle"] == 0.0
+    made = build_scene("top", 1)
+    assert user_text.look_for_rules(made, view(*made.rules))["shown"] == 1.0
+    assert user_text.look_for_rules(made, view("Values mentioned: " + "; ".join(made.rules)))["shown"] == 0.0
 
 
-def test_a_replaced_rule_is_wrong_only_without_the_newer_one() -> None:
-    made = build_standing_talk(1)
-    before = [rule.sentence for rule in made.replaced]
-    after = [rule.replaced_by for rule in made.replaced]
-    found = [standing.look_for_rules(made, view(*shown))["wrong"] for shown in (before, [*before, *after], after)]
+def test_a_withdrawn_rule_is_wrong_only_without_its_withdrawal() -> None:
+    made = build_scene("retractions", 1)
+    rules, ends = zip(*made.withdrawn, strict=True)
+    found = [user_text.look_for_rules(made, view(*said))["alone"] for said in (rules, [*rules, *ends], ends)]
     assert found == [1.0, 0.0, 0.0]
-    assert standing.look_for_rules(made, view(*made.distractors))["distractors"] == 1.0
 
 
-async def test_rules_of_a_talk_that_fits_are_all_there() -> None:
-    made = build_standing_talk(2, turns=30)
-    found = await standing.measure(Variant("additive"), made, window=16_000, summaries="failing")
-    assert (found.compute_mean("top"), found.compute_mean("middle"), found.misses) == (1.0, 1.0, [])
-    assert (found.failed_turns, len(found.prompts)) == (0, len(made.talk.questions))
+def test_words_of_others_are_wrong_only_as_the_users() -> None:
+    made = build_scene("foreign", 1)
+    rule = made.others["bob"][0]
+    own, named, bare = (
+        user_text.look_for_rules(made, view(f"<user_said>\n{line}\n</user_said>"))["foreign"]
+        for line in (f"- {made.foreign[0]}", f"- bob: {rule}", f"- ann: {rule}")
+    )
+    assert (own > 0, named, bare > 0) == (True, 0.0, True)
+
+
+async def test_rules_of_a_scene_that_fits_are_all_there() -> None:
+    made = build_scene("middle", 2, turns=10)
+    found = await user_text.measure(Variant("additive"), made, window=16_000, summaries="failing")
+    assert (found["shown"], found["failed"], found["misses"]) == (1.0, 0, [])

@@ -104,7 +104,8 @@ class Filled(Console):
 async def running(**sections: Any) -> AsyncIterator[Console]:
     """A gateway in this process, whose turns wait for their summaries; `sections` of the configuration may be given."""
     policies = {**sections.get("policies", {})}
-    policies["additive"] = {"blocking": True, **policies.get("additive", {})}
+    # User text shares the room of summaries: four of them shall stand in a view before they are folded.
+    policies["additive"] = {"blocking": True, "fold_ratio": 0.45, **policies.get("additive", {})}
     values = {"database": {"url": "memory://"}, **sections, "policies": policies}
     arguments: dict[Any, Any] = {(name,): value for name, value in values.items()}
     settings = load_settings(environ={}, arguments=arguments)

@@ -154,18 +154,19 @@ async def test_pins_are_listed_and_lead_to_their_messages(filled: Filled, page: 
     await expect(page.locator(".message.found")).to_contain_text("pinned")
 
 
-async def test_standing_requests_are_listed_and_can_be_removed(console: Console, page: Page) -> None:
-    body: Any = None
-    for text in ("Call me Sam.", "Never mention storms."):
-        body = await console.say(text, "ruled")
-    found = str(body["conversation_id"])
+async def test_user_text_is_listed_pinned_and_dropped(console: Console, page: Page) -> None:
+    for rule in ("Call every ship by its full name.", "Never mention the customs."):
+        await console.say(rule, "said")
+    found = await long_conversation(console, turns=20, name="said")
     await open_view(page, console, found, "summaries")
-    requests = page.get_by_role("region", name="Standing requests")
-    await expect(requests.get_by_role("listitem")).to_contain_text(["Call me Sam.", "Never mention storms."])
-    await requests.get_by_role("listitem").first.get_by_role("button", name="Remove").click()
-    await expect(requests.get_by_role("listitem")).to_contain_text(["Never mention storms."])
-    (left,) = (await console.get(f"conversations/{found}/standing_requests"))["data"]
-    assert (left["text"], left["kind"]) == ("Never mention storms.", "prohibition")
+    said = page.get_by_role("region", name="What the user said").get_by_role("listitem")
+    first, second, *_ = (await console.get(f"conversations/{found}/user_text"))["data"]
+    await expect(said.first).to_contain_text(first["text"])
+    await said.first.get_by_role("button", name="Drop").click()
+    await expect(said.first).to_contain_text(second["text"])
+    await said.first.get_by_role("button", name="Pin").click()
+    pins = page.get_by_role("region", name="Pinned messages")
+    await expect(pins.get_by_role("listitem").first).to_contain_text(second["text"][:40])
 
 
 @pytest_asyncio.fixture(loop_scope="session")

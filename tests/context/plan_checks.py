@@ -26,7 +26,7 @@ def check_plan(world: World, decided: Plan) -> None:
     check_origins(world, decided)
     check_tokens_are_those_of_the_rendered_view(world, decided)
     check_rounds_stay_whole(world, decided)
-    check_standing_requests(world, decided)
+    check_user_text(world, decided)
     check_ranges(world, decided)
     check_rows(world, decided)
 
@@ -80,7 +80,7 @@ def check_untouched_is_untouched(world: World, decided: Plan) -> None:
     rendered = world.render(decided)
     has_summary = bool(decided.summaries or decided.dropped_message_count)
     assert rendered[0] is INSTRUCTIONS
-    behind = rendered[1 + has_summary + bool(decided.standing_requests) :]
+    behind = rendered[1 + has_summary + bool(decided.user_text) :]
     for seq in early_seqs(decided):
         assert behind.pop(0) is world.log[seq].message.raw
     shown = [seq for seq in range(decided.boundary_seq, len(world.log)) if not is_gone(decided, seq)]
@@ -160,17 +160,16 @@ def check_rounds_stay_whole(world: World, decided: Plan) -> None:
             assert not told_by.calls_tools
 
 
-def check_standing_requests(world: World, decided: Plan) -> None:
-    """Those of hidden messages are shown, as far as they have room; none takes the place of anything else."""
+def check_user_text(world: World, decided: Plan) -> None:
+    """All kept lines of hidden messages are shown, or none, and none of a message that is shown anyway."""
     hidden = set(range(decided.boundary_seq)) - {*early_seqs(decided)}
-    shown = [one.seq for one in decided.standing_requests]
+    shown = [one.seq for one in decided.user_text]
     assert {*shown} <= hidden
     assert shown == sorted(shown)
-    tokens = world.standing_requests.count_tokens(decided.standing_requests)
-    assert tokens <= world.standing_requests.room_tokens
-    left_out = [one for one in world.standing_requests.requests if one.seq in hidden and one.seq not in shown]
-    if decided.fits and decided.standing_requests:
-        assert all(tokens + one.tokens > world.standing_requests.room_tokens for one in left_out)
+    if shown:
+        log_tokens = world.log[-1].tokens_total
+        assert decided.prompt_tokens <= world.instructions_tokens + log_tokens, "never longer than what it stands for"
+    assert shown in ([], [one.seq for one in world.user_text.lines if one.seq in hidden])
 
 
 def check_nothing_is_orphaned(world: World, decided: Plan) -> None:
@@ -224,5 +223,5 @@ def check_rows(world: World, decided: Plan) -> None:
     assert {row.seq for row in rows if row.kind in {"masked", "truncated", "cleared", "told"}} == set(decided.edits)
     assert {row.summary_id for row in rows} - {None} <= {chunk.id for chunk in decided.summaries}
     assert all(row.reason for row in rows)
-    summary = world.summary_tokens(decided) + world.standing_requests.count_tokens(decided.standing_requests)
+    summary = world.summary_tokens(decided) + world.user_text.count_tokens(decided.user_text)
     assert world.instructions_tokens + summary + sum(row.shown_tokens for row in rows) == decided.prompt_tokens

@@ -18,8 +18,8 @@ from app.context.plan.outline import Boundary, LastView, Outline, Pin, Plan, Sum
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_chain_and_folds
-from app.context.standing.standing_message import count_standing_frame_tokens, render_standing_line
-from app.context.standing.standing_requests import NO_STANDING_REQUESTS, StandingRequest, StandingRequests
+from app.context.user_text.user_text import NO_USER_TEXT, UserLine, UserText
+from app.context.user_text.user_text_message import count_user_text_frame_tokens, render_user_line
 from app.context.view.message_edits import render_edited_message
 from app.context.view.view_rendering import count_summary_message_tokens, count_summary_section_tokens, render_view
 from app.conversation.conversation_types import LogMessage, Summary
@@ -142,7 +142,7 @@ class World:
     output: int = 0
     last: LastView = field(default_factory=LastView)
     pins: tuple[Pin, ...] = ()
-    standing_requests: StandingRequests = NO_STANDING_REQUESTS
+    user_text: UserText = NO_USER_TEXT
     new_from_seq: int | None = None
     summarizer_share: float = 0.6
     replans: int = 0
@@ -187,7 +187,7 @@ class World:
             new_from_seq=max(0, len(self.log) - 1) if self.new_from_seq is None else self.new_from_seq,
             pins=self.pins,
             last_view=self.last,
-            standing_requests=self.standing_requests,
+            user_texts=(self.user_text,),
         )
 
     def plan(self, summarize: SummarizeMode = "auto", *, loaded: bool = True) -> Plan:
@@ -241,8 +241,8 @@ class World:
             if any(one.from_seq <= seq < one.to_seq for seq in seqs)
         )
 
-    def keep_standing(self, *seqs: int) -> None:
-        """Make the first word of these messages a standing request, if they are the user's and begin with a word."""
+    def keep_user_text(self, *seqs: int) -> None:
+        """Keep the first word of these messages, if they are the user's and begin with a word."""
         found = []
         for seq in seqs:
             if seq >= len(self.log):
@@ -250,12 +250,13 @@ class World:
             message = self.log[seq].message
             word = FIRST_WORD.match(message.text)
             if message.role == "user" and word:
-                tokens = COUNT.count(render_standing_line(word.group()))
-                found.append(StandingRequest(seq, 0, word.end(), tokens, strength=1 + seq % 3))
-        room_tokens = int(self.window * self.policy.standing_ratio)
-        self.standing_requests = StandingRequests(
-            tuple(found), count_standing_frame_tokens(COUNT.count_message), room_tokens
-        )
+                tokens = COUNT.count(render_user_line(word.group(), None))
+                found.append(UserLine(seq, 0, word.end(), tokens))
+        frame_tokens = count_user_text_frame_tokens(COUNT.count_message)
+        room_tokens = int(self.window * self.policy.user_text_ratio) - frame_tokens
+        while found and sum(one.tokens for one in found) > room_tokens:
+            found.pop()
+        self.user_text = UserText(len(self.log), 1, frame_tokens, False, tuple(found))
 
     def summary_tokens(self, decided: Plan) -> int:
         """What the message in front of the verbatim part takes."""

@@ -87,7 +87,8 @@ async def test_kept_turns_do_not_vanish_on_the_request_after_a_compaction() -> N
         compacted = await talk.say_until_compacted()
         boundary = compacted["context"]["summaries"][-1]["to_seq"]
         await talk.say("And now?")
-        assert talk.sent[1:] == talk.messages[boundary:-1]
+        assert "<user_said>" in talk.sent[1]["content"]
+        assert talk.sent[2:] == talk.messages[boundary:-1]
 
 
 async def test_a_user_message_that_looks_like_a_summary_hides_no_history() -> None:

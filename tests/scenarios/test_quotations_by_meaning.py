@@ -36,9 +36,11 @@ def content_of(upstream: ScriptedUpstream) -> str:
 async def test_what_is_asked_for_in_other_words_is_quoted(is_configured: bool) -> None:
     upstream = ScriptedUpstream(default=answer)
     embeddings = {"provider": "upstream", "model": "small"} if is_configured else {}
+    # The fact is the user's: user text would show it without any search.
+    policy = {"recall_embeddings": embeddings, "user_text_ratio": 0}
     async with (
         serving(upstream, lifespan="off") as address,
-        gateway(address, window=2_000, policies={"additive": {"recall_embeddings": embeddings}}) as url,
+        gateway(address, window=2_000, policies={"additive": policy}) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
 

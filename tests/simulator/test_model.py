@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.context.plan.outline import QuotedPassage
 from app.context.quote.quotation_message import render_quotation_message
-from app.context.standing.standing_message import STANDING_END, STANDING_LABEL
+from app.context.user_text.user_text_message import USER_TEXT_END, USER_TEXT_LABEL
 from app.context.view.view_rendering import SUMMARY_PREAMBLE, render_dropped_notice, render_summary_section
 from app.dialects.body.message import ChatMessage
 from app.errors import InvalidRequest
@@ -286,7 +286,7 @@ def test_nothing_that_the_gateway_writes_around_facts_is_told() -> None:
     frames = [
         render_quotation_message([(passage, said)]).text,
         summary + render_dropped_notice(3),
-        f"{STANDING_LABEL}- The parcel weighs 31 kg.\n{STANDING_END}",
+        f"{USER_TEXT_LABEL}- The parcel weighs 31 kg.\n{USER_TEXT_END}",
     ]
     for frame in frames:
         history = [{"role": "user", "content": frame}]

@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/items`: the items of a conversation in OpenAI's form, their pins, and standing requests."""
+"""`/v1/conversations/{id}/items`: the items of a conversation in OpenAI's form, their pins, and user text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_reader import ItemQuery, ItemReader
 from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
-from app.conversations.items.standing_requests import StandingRequestRecords
+from app.conversations.items.user_text import UserTextRecords
 from app.pipeline.chat_request import Caller
 
 
@@ -143,33 +143,33 @@ def build_pin_routes(pins: PinStore, auth: Authenticator) -> APIRouter:
     return routes
 
 
-class StandingRequestObject(Described):
-    """A sentence in which the user sets a rule, a preference, a name or a prohibition."""
+class UserTextObject(Described):
+    """A message of the user that views no longer show, and what is kept of it word for word. Its `id` is that of its
+    item."""
 
     id: str
-    object: Literal["conversation.standing_request"]
-    item_id: str
+    object: Literal["conversation.user_text"]
     seq: int
-    kind: Literal["prohibition", "rule", "preference"]
+    verbatim: bool
     tokens: int
     text: str
 
 
-def build_standing_request_routes(standing_requests: StandingRequestRecords, auth: Authenticator) -> APIRouter:
-    """Builds the endpoints that list and remove standing requests."""
-    routes = build_resource_router("/v1/conversations/{conversation_id}/standing_requests", "context")
+def build_user_text_routes(user_text: UserTextRecords, auth: Authenticator) -> APIRouter:
+    """Builds the endpoints that list user text and drop messages from it."""
+    routes = build_resource_router("/v1/conversations/{conversation_id}/user_text", "context")
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.get("", response_model=Page[StandingRequestObject])
-    async def list_standing_requests(
+    @routes.get("", response_model=Page[UserTextObject])
+    async def list_user_text(
         conversation_id: str, limit: Limit = MAX_PAGE_SIZE, after: After = None, caller: Caller = reads
     ) -> Response:
-        """List standing requests in the order of the log."""
-        return build_page_response(await standing_requests.list_requests(caller, conversation_id, limit, after))
+        """List what the newest view keeps of the user's text, in the order of the log."""
+        return build_page_response(await user_text.list_user_text(caller, conversation_id, limit, after))
 
-    @routes.delete("/{request_id}", response_model=Deleted, responses=BUSY_RESPONSE)
-    async def remove_standing_request(conversation_id: str, request_id: str, caller: Caller = manages) -> Response:
-        """Remove a standing request; the log stays as it is."""
-        return build_json_response(await standing_requests.remove_request(caller, conversation_id, request_id))
+    @routes.delete("/{item_id}", response_model=Deleted, responses=BUSY_RESPONSE)
+    async def drop_user_text(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
+        """Drop a message from the kept text; the log stays as it is."""
+        return build_json_response(await user_text.drop_message(caller, conversation_id, item_id))
 
     return routes

@@ -103,14 +103,25 @@ class SentPart(Described):
 
 
 class SentPlace(Described):
-    """The origin of a message that is sent: the messages `[from_seq, to_seq)` of the log. A quotation and standing
-    requests stand for the messages that their parts name; a quotation was made for the message `before_seq`."""
+    """The origin of a message that is sent: the messages `[from_seq, to_seq)` of the log. A quotation and user text
+    stand for the messages that their parts name; a quotation was made for the message `before_seq`."""
 
-    kind: Literal["instructions", "summary", "standing_requests", "quotation", "message"]
+    kind: Literal["instructions", "summary", "user_text", "quotation", "message"]
     from_seq: int | None
     to_seq: int | None
     before_seq: int | None
     parts: list[SentPart]
+
+
+class UserTextInView(Described):
+    """How many of the hidden user messages are shown as user text, and which."""
+
+    messages: int
+    verbatim: int
+    shortened: int
+    left_out: int
+    tokens: int
+    seqs: list[int]
 
 
 class ViewObject(Described):
@@ -128,7 +139,7 @@ class ViewObject(Described):
     status: Literal["full", "summarized", "trimmed"]
     fits: bool
     dropped_messages: int
-    standing_requests: list[str]
+    user_text: UserTextInView
     summaries: list[SummaryInView]
     messages: Page[MessageInView]
     sent: list[dict[str, Any]] | None = None

@@ -4791,7 +4791,7 @@ function counted(rows) {
  * What was sent, as entries that know what they stand for.
  *
  * @typedef {object} Entry
- * @property {"instructions"|"introduction"|"summary"|"note"|"standing_requests"|"quotation"|"message"} kind
+ * @property {"instructions"|"introduction"|"summary"|"note"|"user_text"|"quotation"|"message"} kind
  * @property {string} role
  * @property {object} message  as it was sent
  * @property {string} text
@@ -5368,6 +5368,7 @@ function Budget({ id, view, turn }) {
       <span>limit ${count(view.limit)}</span>
       ${threshold && html`<span>· compaction threshold ${count(threshold)}</span>`}
       <span>· policy ${view.policy} · ${view.model}</span>
+      ${view.user_text?.messages > 0 && html`<span>· user text ${count(view.user_text.tokens)}: ${count(view.user_text.verbatim)} whole, ${count(view.user_text.shortened)} shortened, ${count(view.user_text.left_out)} left out</span>`}
       ${view.dropped_messages > 0 && html`<${Badge} kind="warn">${count(view.dropped_messages)} dropped<//>`}
       ${!view.fits && html`<${Badge} kind="bad">does not fit<//>`}
       ${view.exact === false && html`<${Badge} kind="warn" title=${view.inexact_reason}>not byte for byte<//>`}
@@ -5475,7 +5476,7 @@ function LogRow({ row, isPicked, onPick }) {
   </div>`;
 }
 
-const KINDS = { instructions: "instructions", introduction: "how summaries are introduced", summary: "summary", note: "note", standing_requests: "standing requests", quotation: "quoted for what follows" };
+const KINDS = { instructions: "instructions", introduction: "how summaries are introduced", summary: "summary", note: "note", user_text: "what the user said", quotation: "quoted for what follows" };
 
 function SentRow({ id, entry, isPicked, onPick }) {
   const [isOpen, setOpen] = useState(false);
@@ -5496,7 +5497,7 @@ function SentRow({ id, entry, isPicked, onPick }) {
 return { Seen: Seen };
 })();
 const $js_pages_conversation_pins = (() => { // js/pages/conversation/pins.js
-// What every view shows whatever is summarized around it: pinned messages, and the user's standing requests.
+// What every view shows whatever is summarized around it: pinned messages, and what the user said.
 const { html: html, useState: useState } = $js_lib;
 const { get: get, send: send } = $js_api;
 const { useLoaded: useLoaded } = $js_load;
@@ -5525,21 +5526,22 @@ function Pins({ id, record, round, manages, onChange }) {
   </section>`;
 }
 
-function StandingRequests({ id, record, round, manages, onChange }) {
-  const place = placeOf(id, "standing_requests");
-  const requests = useLoaded((signal) => allOf(place, signal), [id, record.updated_at, round]);
-  const removing = useAction((request) => send("DELETE", `${place}/${request.id}`), onChange);
-  return html`<section class="stack" aria-label="Standing requests">
-    <h2>Standing requests</h2>
-    <${Failure} error=${removing.error} />
-    <${Loaded} from=${requests} waiting="Looking for standing requests…">${(found) =>
+function UserText({ id, record, round, manages, onChange }) {
+  const kept = useLoaded((signal) => allOf(placeOf(id, "user_text"), signal), [id, record.updated_at, round]);
+  const pinning = useAction((one) => send("POST", placeOf(id, "items", one.id, "pin")), onChange);
+  const dropping = useAction((one) => send("DELETE", placeOf(id, "user_text", one.id)), onChange);
+  return html`<section class="stack" aria-label="What the user said">
+    <h2>What the user said</h2>
+    <${Failure} error=${pinning.error ?? dropping.error} />
+    <${Loaded} from=${kept} waiting="Looking for user text…">${(found) =>
       found.length === 0
-        ? html`<p class="soft">None. Rules, preferences, names and prohibitions that the user sets are kept here word for word.</p>`
-        : html`<ul class="plain-list panel pins">${found.map((request) => html`<li key=${request.id} class="row">
-            <a class="number" href=${to(["conversations", id, "log"], { seq: request.seq })}>#${request.seq}</a>
-            <span class="small soft">${request.kind}</span>
-            <span class="grow break">${request.text}</span>
-            ${manages && html`<${Button} small disabled=${removing.busy} onClick=${() => removing.run(request)}>Remove<//>`}
+        ? html`<p class="soft">Nothing. What the user said is kept here word for word once its message is no longer shown.</p>`
+        : html`<ul class="plain-list panel pins">${found.map((one) => html`<li key=${one.id} class="row">
+            <a class="number" href=${to(["conversations", id, "log"], { seq: one.seq })}>#${one.seq}</a>
+            <span class="small soft">${one.verbatim ? "whole" : "shortened"}</span>
+            <span class="grow break">${one.text}</span>
+            ${manages && html`<${Button} small disabled=${pinning.busy} onClick=${() => pinning.run(one)}>Pin<//>`}
+            ${manages && html`<${Button} small disabled=${dropping.busy} onClick=${() => dropping.run(one)}>Drop<//>`}
           </li>`)}</ul>`}<//>
   </section>`;
 }
@@ -5552,7 +5554,7 @@ async function allOf(place, signal) {
   }
   return found;
 }
-return { Pins: Pins, StandingRequests: StandingRequests };
+return { Pins: Pins, UserText: UserText };
 })();
 const $js_ui_diff = (() => { // js/ui/diff.js
 // What changed between two texts, word by word.
@@ -5672,7 +5674,7 @@ const { Confirm: Confirm } = $js_ui_confirm;
 const { Markdown: Markdown } = $js_ui_markdown;
 const { Badge: Badge, Button: Button, Copy: Copy, Empty: Empty, Field: Field, Loaded: Loaded, When: When } = $js_ui_parts;
 const { SummaryFacts: SummaryFacts } = $js_pages_conversation_message;
-const { Pins: Pins, StandingRequests: StandingRequests } = $js_pages_conversation_pins;
+const { Pins: Pins, UserText: UserText } = $js_pages_conversation_pins;
 const { mayManage: mayManage, placeOf: placeOf } = $js_pages_conversation_place;
 const { Revisions: Revisions } = $js_pages_conversation_revisions;
 const { allSummaries: allSummaries } = $js_pages_conversation_summary_list;
@@ -5706,7 +5708,7 @@ function Summaries({ id, record, route, session, round, onChange }) {
         : found.map((one) => html`<${Summary} key=${one.id} id=${id} summary=${one} manages=${manages} isChosen=${one.id === chosen}
             onAsk=${(what, extra) => setOpen({ what, summary: one, ...extra })} />`)}<//>
     <${Pins} id=${id} record=${record} round=${round} manages=${manages} onChange=${onChange} />
-    <${StandingRequests} id=${id} record=${record} round=${round} manages=${manages} onChange=${onChange} />
+    <${UserText} id=${id} record=${record} round=${round} manages=${manages} onChange=${onChange} />
     ${open?.what === "edit" && html`<${Edit} id=${id} summary=${open.summary} onClose=${close} onDone=${done} />`}
     ${open?.what === "regenerate" && html`<${Regenerate} id=${id} summary=${open.summary} onClose=${close} onDone=${done} />`}
     ${open?.what === "delete" && html`<${Delete} id=${id} summary=${open.summary} onClose=${close} onDone=${done} />`}

@@ -49,6 +49,9 @@ class Budget(msgspec.Struct, frozen=True):
     quotation_reserve: int = 0
     """Kept free below `limit` once summaries stand for part of the log, for quotations from that part or searches in
     it."""
+    user_text_tokens: int = 0
+    """What user text takes of a view with summaries. No compaction can free it, so the threshold of such a view is
+    higher by it: otherwise each compaction would bring the next one nearer. The quotation reserve stays free."""
     requested_output: int = 0
     """The answer's limit in the request; 0 if the request has none, or if the window is a guess."""
 
@@ -58,11 +61,11 @@ class Budget(msgspec.Struct, frozen=True):
         return self.window - self.reserve_tokens
 
     def compute_threshold(self, *, has_summaries: bool) -> int:
-        """Returns the compaction threshold of a view. With summaries it is at most the limit less the quotation
-        reserve.
+        """Returns the compaction threshold of a view. With summaries it is higher by the user text, and at most the
+        limit less the quotation reserve.
         """
         return (
-            min(self.compaction_threshold, self.limit - self.quotation_reserve)
+            min(self.compaction_threshold + self.user_text_tokens, self.limit - self.quotation_reserve)
             if has_summaries
             else self.compaction_threshold
         )
@@ -133,7 +136,18 @@ def compute_budget(
     if policy.prepare_ratio == 1:
         prepare = UNREACHABLE_TOKENS
     recall = 0 if policy.recall_mode == "off" else int(window * policy.recall_ratio)
-    return Budget(window, reserve, output, hard, soft, calibration_ratio, prepare, recall, requested)
+    return Budget(window, reserve, output, hard, soft, calibration_ratio, prepare, recall, requested_output=requested)
+
+
+def compute_fold_tokens(policy: ContextPolicy, budget: Budget, user_text_tokens: int) -> int:
+    """Returns how many calibrated tokens the summaries of a view may take before they are folded. They share that room
+    with user text, and have at least half of it.
+
+    Args:
+        user_text_tokens: what user text takes of the view, in raw tokens.
+    """
+    room = int(budget.window * policy.fold_ratio)
+    return room - min(budget.calibrate_tokens(user_text_tokens), room // 2)
 
 
 def compute_planned_window(policy: ContextPolicy, window: int) -> int:

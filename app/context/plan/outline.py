@@ -7,7 +7,13 @@ from typing import Literal
 
 import msgspec
 
-from app.context.standing.standing_requests import NO_STANDING_REQUESTS, StandingRequest, StandingRequests
+from app.context.user_text.user_text import (
+    NO_USER_TEXT,
+    UserLine,
+    UserText,
+    UserTexts,
+    find_user_text,
+)
 from app.context.view.message_edits import Edit, select_whole_edits
 from app.conversation.conversation_types import LogMessage, Summary
 
@@ -78,6 +84,8 @@ class LastView(msgspec.Struct, frozen=True, omit_defaults=True):
     """Calibrated tokens of the view right after it was last shortened."""
     asked_seq: int = 0
     """No view begins before this message: a client asked for a compaction through it."""
+    user_text: UserText = NO_USER_TEXT
+    """What is kept of the user messages before a boundary. It stays until the boundary moves."""
     cleared_seqs: tuple[int, ...] = ()
     """Messages with edits that the client asked for. Where it does not ask for them, the messages are whole again."""
 
@@ -112,8 +120,13 @@ class Outline(msgspec.Struct, frozen=True):
     last_view: LastView = LastView()
     omitted_seqs: Set[int] = frozenset()
     """Messages that the client leaves out of its history. They take no tokens."""
-    standing_requests: StandingRequests = NO_STANDING_REQUESTS
-    """Of the whole log, new messages included, without those that must not be shown."""
+    user_texts: UserTexts = ()
+    """Without messages that must not be shown."""
+
+    @property
+    def user_text_tokens(self) -> int:
+        """Returns what the newest user text takes of a view that shows all of it."""
+        return sum(one.count_tokens(one.lines) for one in self.user_texts[-1:])
 
 
 class SummaryRange(msgspec.Struct, frozen=True):
@@ -139,9 +152,8 @@ class PlanNote(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The description of a view, in the order of its messages: summaries; standing requests; pins from before the
-    boundary and the anchor, in the order of the log; the log from `boundary_seq` on, some of it edited, with quotations
-    between.
+    """The description of a view, in the order of its messages: summaries; user text; pins from before the boundary and
+    the anchor, in the order of the log; the log from `boundary_seq` on, some of it edited, with quotations between.
     """
 
     status: ViewStatus
@@ -154,8 +166,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Whether the view is within `Budget.limit`."""
     pins: tuple[Pin, ...] = ()
     """The pins from before the boundary. Those after it are in the verbatim part."""
-    standing_requests: tuple[StandingRequest, ...] = ()
-    """Those of messages from before the boundary that are shown."""
+    user_text: tuple[UserLine, ...] = ()
+    """The lines that are shown of user messages from before the boundary."""
     edits: Mapping[int, Edit] = msgspec.field(default_factory=dict)
     quotations: tuple[Quotation, ...] = ()
     dropped_message_count: int = 0
@@ -190,11 +202,14 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
 
-def make_last_view(plan: Plan, before: LastView, *, was_requested: bool = False) -> LastView:
+def make_last_view(
+    plan: Plan, before: LastView, *, was_requested: bool = False, user_texts: UserTexts = ()
+) -> LastView:
     """Returns what is stored of a view that was sent.
 
     Args:
         before: the last view by which it was planned.
+        user_texts: the user text that the view chose from.
         was_requested: whether a client asked for the compaction that the view shows; later views do not undo it, even
             if the log would fit.
     """
@@ -205,6 +220,7 @@ def make_last_view(plan: Plan, before: LastView, *, was_requested: bool = False)
         level=plan.level,
         tokens=plan.shortened_tokens,
         asked_seq=plan.boundary.to_seq if was_requested else before.asked_seq,
+        user_text=find_user_text(user_texts, plan.boundary.to_seq),
         cleared_seqs=tuple(seq for seq in before.cleared_seqs if seq in plan.edits),
     )
 
@@ -215,4 +231,5 @@ def limit_last_view_to_log(view: LastView, last_seq: int) -> LastView:
         view,
         edits=select_whole_edits(view.edits, lambda seq: seq <= last_seq),
         quotations=tuple(one for one in view.quotations if one.before_seq <= last_seq),
+        user_text=view.user_text.limit_to_log(last_seq),
     )

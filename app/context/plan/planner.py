@@ -15,7 +15,12 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from app.context.plan.budget import Budget, compute_planned_window, compute_summary_token_limit
+from app.context.plan.budget import (
+    Budget,
+    compute_fold_tokens,
+    compute_planned_window,
+    compute_summary_token_limit,
+)
 from app.context.plan.checkpoint_planner import CheckpointPlanner
 from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange
 from app.context.plan.policy import ContextPolicy
@@ -28,7 +33,6 @@ from app.context.plan.summary_range_finder import (
 )
 from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
 from app.context.stages.shortening_planner import ShorteningPlanner
-from app.context.standing.standing_requests import NO_STANDING_REQUESTS
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens
 from app.conversation.conversation_types import Summary
 
@@ -75,10 +79,16 @@ def plan_view(
         return planner.plan_under_threshold() or planner.plan_over_threshold()
 
     chosen = plan_log(outline)
-    # Standing requests never make a view too long that would fit without them. An unfinished plan does not tell yet.
-    if chosen.fits or chosen.needs_tail or not chosen.standing_requests:
+    if chosen.needs_tail or not chosen.user_text:
         return chosen
-    return plan_log(replace(outline, standing_requests=NO_STANDING_REQUESTS))
+    # User text never makes a view too long that would fit without it, nor longer than the log. Where a long history
+    # comes at once, it waits until a fold makes room for it. An unfinished plan does not tell yet.
+    is_short = chosen.fits and chosen.prompt_tokens <= outline.instructions_tokens + outline.log_tokens
+    is_first_contact = outline.new_from_seq == 0 and bool(chosen.summaries)
+    if is_short and not (is_first_contact and chosen.is_cut_to_fit):
+        return chosen
+    without = plan_log(replace(outline, user_texts=()))
+    return chosen if is_short and without.is_cut_to_fit else without
 
 
 def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> Plan | None:
@@ -178,7 +188,9 @@ class _AdditivePlanner:
         the first view of all if none does.
         """
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
-        goals = ((view, max(self._compute_threshold(view) * self.policy.target_ratio, regrow_tokens)) for view in views)
+        goals = (
+            (view, max(self._compute_goal_threshold(view) * self.policy.target_ratio, regrow_tokens)) for view in views
+        )
         return next((view for view, goal in goals if self.budget.calibrate_tokens(view.tokens) <= goal), views[0])
 
     def plan_over_threshold(self) -> Plan:
@@ -250,7 +262,7 @@ class _AdditivePlanner:
         if self.policy.has_replacing_summaries or self.summarize == "never" or len(view.summaries) < 2:
             return None
         weight = self.budget.calibrate_tokens(_sum_tokens(view.summaries))
-        is_heavy = weight > int(self.budget.window * self.policy.fold_ratio)
+        is_heavy = weight > compute_fold_tokens(self.policy, self.budget, self.outline.user_text_tokens)
         if not (is_heavy or self._is_long_with_short_tail(view)):
             return None
         input_tokens = self.budget.compute_raw_tokens(self.summarizer_input_tokens)
@@ -274,6 +286,10 @@ class _AdditivePlanner:
         largest = compute_summary_token_limit(self.policy, self.budget.window)
         folded = self.budget.calibrate_tokens(view.tokens - _sum_tokens(view.summaries)) + largest
         return folded <= self._compute_threshold(view)
+
+    def _compute_goal_threshold(self, view: ViewCandidate) -> int:
+        """Returns the threshold that leaves room to grow: user text does not raise it."""
+        return replace(self.budget, user_text_tokens=0).compute_threshold(has_summaries=bool(view.summaries))
 
     def _compute_threshold(self, view: ViewCandidate) -> int:
         return self.budget.compute_threshold(has_summaries=bool(view.summaries))

@@ -96,8 +96,8 @@ class ContextPolicy:
     """The model by which quotations are searched for by meaning, too; None: by words only."""
     restore: RestoreMode = "quotes"
     """Whether messages that the client leaves out of its history may be quoted."""
-    standing_ratio: float = 0.1
-    """The most that standing requests may take; 0: none are shown."""
+    user_text_ratio: float = 0.15
+    """The most that user text may take; 0: none are shown."""
     pin_ratio: float = 0.5
     """The most that pinned messages may take."""
 

@@ -28,7 +28,9 @@ SHORT_TURNS_RATIO = 0.1
 MAX_SHORT_TURNS_TOKENS = 1_024
 """Where turns are short, more than `buffer_turns` of them stay verbatim, up to this share of the window and this many
 tokens: a dozen turns of a chat. All of it is sent anew with each compaction, hence not more (decision 47)."""
-
+MAX_KEPT_SHARE, MIN_BUFFER_SHARE = 0.55, 0.5
+"""The share of the window that summaries, user text and last turns take together at most, and the share of their own
+room that the last turns may have at least."""
 
 MIN_TAIL_SHARE, TAIL_SHARE = 0.34, 0.45
 """The shares of the window that instructions and verbatim tail take where the log did not fit before."""
@@ -114,7 +116,13 @@ class SummaryRangeFinder:
 
     @property
     def buffer_limit_tokens(self) -> int:
-        return self.budget.compute_raw_tokens(int(self.budget.window * self.planner.policy.buffer_max_ratio))
+        """Returns how many tokens the last turns may take. Together with summaries and user text that is at most
+        `MAX_KEPT_SHARE` of the window; what stays is sent anew behind each new summary."""
+        policy, outline = self.planner.policy, self.planner.outline
+        tokens = sum(one.tokens for one in self.view.summaries) + outline.user_text_tokens
+        kept = int(self.budget.window * MAX_KEPT_SHARE) - self.budget.calibrate_tokens(tokens)
+        share = int(self.budget.window * policy.buffer_max_ratio)
+        return self.budget.compute_raw_tokens(min(share, max(kept, int(share * MIN_BUFFER_SHARE))))
 
     @property
     def short_turns_limit_tokens(self) -> int:
@@ -149,8 +157,9 @@ class SummaryRangeFinder:
         summaries = sum(min(limit, size) + section for size in sizes)
         boundary = zone[-1].to_seq if zone else tail.start_seq
         before = count_tokens_shown_before(
-            tail.build_boundary(boundary), self.planner.outline.pins, self.planner.outline.standing_requests
+            tail.build_boundary(boundary), self.planner.outline.pins, self.planner.outline.user_texts
         )
+        before += self._estimate_unread_user_text(boundary)
         verbatim = tail.count_tokens_from(boundary)
         kept = verbatim - sum_saved_tokens_from(boundary, self.planner.last_edits)
         shown = count_summary_message_tokens(
@@ -164,6 +173,13 @@ class SummaryRangeFinder:
             expected_tokens=after,
             gain_tokens=self.view.tokens - after,
         )
+
+    def _estimate_unread_user_text(self, boundary_seq: int) -> int:
+        """Returns what user text will take about, where messages before a boundary were not read for it yet: what it
+        takes now."""
+        outline = self.planner.outline
+        is_read = any(boundary_seq <= one.before_seq for one in outline.user_texts)
+        return 0 if is_read else outline.user_text_tokens
 
     def _is_omitted_round(self, round_: Round) -> bool:
         return all(seq in self.planner.outline.omitted_seqs for seq in range(round_.from_seq, round_.to_seq))
@@ -192,11 +208,13 @@ class SummaryRangeFinder:
                 self.tail.rounds[max(cut, self.current_turn_round_index) :],
             )
         )
-        room = self.budget.compaction_threshold - self.budget.calibrate_tokens(proposal.expected_tokens - current)
+        threshold = self.budget.compaction_threshold + self.budget.user_text_tokens
+        room = threshold - self.budget.calibrate_tokens(proposal.expected_tokens - current)
         return self.budget.calibrate_tokens(kept) <= room or cut == self.last_turn_round_index
 
     def is_under_threshold(self, proposal: SummaryProposal) -> bool:
-        return self.budget.calibrate_tokens(proposal.expected_tokens) <= self.budget.compaction_threshold
+        threshold = self.budget.compaction_threshold + self.budget.user_text_tokens
+        return self.budget.calibrate_tokens(proposal.expected_tokens) <= threshold
 
     def gains_enough(self, proposal: SummaryProposal) -> bool:
         return bool(proposal.ranges) and proposal.gain_tokens >= self.planner.policy.min_gain_ratio * self.view.tokens

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from app.context.plan.budget import Budget
+from app.context.plan.budget import Budget, compute_fold_tokens
 from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import LOG_START, Boundary, Outline
 from app.context.plan.policy import ContextPolicy
@@ -52,9 +52,8 @@ class ViewCandidates:
         Folds are used well below the size at which they are made, so that a small change of the calibration does not
         undo them.
         """
-        return self._list_views(
-            self.budget.compute_raw_tokens(int(self.budget.window * self.policy.fold_ratio * MAX_UNFOLDED_SHARE))
-        )
+        fold_tokens = compute_fold_tokens(self.policy, self.budget, self.outline.user_text_tokens)
+        return self._list_views(self.budget.compute_raw_tokens(int(fold_tokens * MAX_UNFOLDED_SHARE)))
 
     def list_with_all_folds(self) -> list[ViewCandidate]:
         """Returns the views with every fold that exists."""
@@ -130,5 +129,5 @@ class ViewCandidates:
     ) -> ViewCandidate:
         outline = self.outline
         verbatim = outline.log_tokens - boundary.tokens_total - sum_saved_tokens_from(boundary.to_seq, self.edits)
-        before = count_tokens_shown_before(boundary, outline.pins, outline.standing_requests)
+        before = count_tokens_shown_before(boundary, outline.pins, outline.user_texts)
         return ViewCandidate(summaries, boundary, outline.instructions_tokens + summary_tokens + before + verbatim)

@@ -9,7 +9,7 @@ from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import NO_NEW_MESSAGE, LogTail, find_round_start
 from app.context.plan.outline import Boundary, Pin, PlanNote
 from app.context.plan.policy import ContextPolicy
-from app.context.standing.standing_requests import NO_STANDING_REQUESTS, StandingRequest, StandingRequests
+from app.context.user_text.user_text import UserLine, UserTexts, find_user_text
 from app.context.view.message_edits import Edit, EditKind, add_edit_operation
 from app.context.view.view_rendering import ViewTokenCounter, count_summary_message_tokens
 from app.conversation.conversation_types import LogMessage, Summary
@@ -52,7 +52,7 @@ class DraftContext:
     pins: tuple[Pin, ...] = ()
     omitted_seqs: Set[int] = frozenset()
     """Messages that the client leaves out."""
-    standing_requests: StandingRequests = NO_STANDING_REQUESTS
+    user_texts: UserTexts = ()
     first_new_seq: int = NO_NEW_MESSAGE
     """From this message on the model has answered nothing yet. No stage drops these messages, and none cuts them while
     they fit beside the shortest form of the rest."""
@@ -118,9 +118,9 @@ class Draft:
         return select_pins_before(self.boundary, self.context.pins)
 
     @property
-    def standing_requests(self) -> tuple[StandingRequest, ...]:
-        """Returns the standing requests that the view shows."""
-        return select_standing_requests(self.boundary, self.context.pins, self.context.standing_requests)
+    def user_text(self) -> tuple[UserLine, ...]:
+        """Returns the user text that the view shows."""
+        return select_user_text(self.boundary, self.context.pins, self.context.user_texts)
 
     @property
     def tokens(self) -> int:
@@ -136,9 +136,9 @@ class Draft:
 
     @property
     def verbatim_tokens(self) -> int:
-        """Returns the tokens of standing requests, pins, anchor, and the log from the boundary on."""
+        """Returns the tokens of user text, pins, anchor, and the log from the boundary on."""
         shown = self.context.tail.count_tokens_from(self.boundary_seq) + count_tokens_shown_before(
-            self.boundary, self.context.pins, self.context.standing_requests
+            self.boundary, self.context.pins, self.context.user_texts
         )
         return shown - sum_saved_tokens_from(self.boundary_seq, self.edits)
 
@@ -293,22 +293,21 @@ def select_pins_before(boundary: Boundary, pins: tuple[Pin, ...]) -> tuple[Pin, 
     return tuple(pin for pin in pins if pin.from_seq < boundary.to_seq)
 
 
-def select_standing_requests(
-    boundary: Boundary, pins: tuple[Pin, ...], standing_requests: StandingRequests
-) -> tuple[StandingRequest, ...]:
-    """Returns the standing requests that a view with this boundary shows: none of a message that it shows anyway."""
-    if not standing_requests.requests or not boundary.to_seq:
+def select_user_text(boundary: Boundary, pins: tuple[Pin, ...], user_texts: UserTexts) -> tuple[UserLine, ...]:
+    """Returns the user text that a view with this boundary shows: none of a message that it shows anyway."""
+    if not user_texts or not boundary.to_seq:
         return ()
     shown_seqs = {seq for pin in select_pins_before(boundary, pins) for seq in range(pin.from_seq, pin.to_seq)}
     if boundary.anchor_seq is not None:
         shown_seqs.add(boundary.anchor_seq)
-    return standing_requests.choose_before(boundary.to_seq, shown_seqs)
+    return find_user_text(user_texts, boundary.to_seq).select_before(boundary.to_seq, shown_seqs)
 
 
-def count_tokens_shown_before(boundary: Boundary, pins: tuple[Pin, ...], standing_requests: StandingRequests) -> int:
-    """Returns the tokens of what is shown from before a boundary: its anchor, the pins and the standing requests."""
+def count_tokens_shown_before(boundary: Boundary, pins: tuple[Pin, ...], user_texts: UserTexts) -> int:
+    """Returns the tokens of what is shown from before a boundary: its anchor, the pins and the user text."""
     tokens = sum(pin.tokens for pin in select_pins_before(boundary, pins))
-    tokens += standing_requests.count_tokens(select_standing_requests(boundary, pins, standing_requests))
+    user_text = find_user_text(user_texts, boundary.to_seq)
+    tokens += user_text.count_tokens(select_user_text(boundary, pins, user_texts))
     # An anchor that is pinned is shown once.
     pinned = any(pin.from_seq == boundary.anchor_seq for pin in pins)
     return tokens if pinned else tokens + boundary.anchor_tokens

@@ -23,7 +23,7 @@ from app.context.stages.draft import (
     Draft,
     DraftContext,
     select_pins_before,
-    select_standing_requests,
+    select_user_text,
     sum_saved_tokens_from,
 )
 from app.context.stages.mask_results import mask_results_further
@@ -157,7 +157,7 @@ class ShorteningPlanner:
             goal_ratio=self.policy.target_ratio if over else FULL_PRESSURE,
             pins=self.outline.pins,
             omitted_seqs=self.outline.omitted_seqs,
-            standing_requests=self.outline.standing_requests,
+            user_texts=self.outline.user_texts,
             first_new_seq=self.first_new_seq,
             new_excess_tokens=max(
                 0, self.log_tail.count_tokens_from(self.first_new_seq) - self.new_message_room_tokens
@@ -221,7 +221,7 @@ class ShorteningPlanner:
             prompt_tokens=draft.tokens,
             fits=draft.fits_limit,
             pins=draft.pins,
-            standing_requests=draft.standing_requests,
+            user_text=draft.user_text,
             edits=dict(sorted(draft.edits.items())),
             dropped_message_count=draft.dropped_message_count,
             is_cut_to_fit=is_cut_to_fit,
@@ -241,9 +241,7 @@ class ShorteningPlanner:
             prompt_tokens=view.tokens,
             fits=self.budget.calibrate_tokens(view.tokens) <= self.budget.limit,
             pins=select_pins_before(view.boundary, self.outline.pins),
-            standing_requests=select_standing_requests(
-                view.boundary, self.outline.pins, self.outline.standing_requests
-            ),
+            user_text=select_user_text(view.boundary, self.outline.pins, self.outline.user_texts),
             edits=edits,
             dropped_message_count=dropped,
             # The view was not shortened: a level that it passed is not settled, and one that it fell below may be

@@ -1,6 +1,6 @@
 """What may be drawn from a log for one request, and in whose words. Pure.
 
-Summaries, quotations, standing requests and search results serve two promises. Without a name of the conversation,
+Summaries, quotations, user text and search results serve two promises. Without a name of the conversation,
 a client is shown nothing that it does not carry; if a message is wrongly taken for carried, another person's words
 leak. And the client's word wins: what the user changed or deleted counts as the client shows it now; if a message is
 wrongly taken for changed, its range is summarized once more.

@@ -34,11 +34,11 @@ class OriginPart(msgspec.Struct, frozen=True):
 
 
 class MessageOrigin(msgspec.Struct, frozen=True):
-    """What a message of a view stands for: log messages `[from_seq, to_seq)`; for a quotation or standing requests,
+    """What a message of a view stands for: log messages `[from_seq, to_seq)`; for a quotation or user text,
     those that its parts name.
     """
 
-    kind: Literal["instructions", "summary", "standing_requests", "quotation", "message"]
+    kind: Literal["instructions", "summary", "user_text", "quotation", "message"]
     from_seq: int | None = None
     to_seq: int | None = None
     before_seq: int | None = None
@@ -59,9 +59,9 @@ def compute_message_origins(
     found = [MessageOrigin("instructions")] * instruction_count
     if plan.summaries or plan.dropped_message_count:
         found.append(_build_summary_origin(plan))
-    if plan.standing_requests:
-        parts = [OriginPart("passage", one.seq, one.seq + 1) for one in plan.standing_requests]
-        found.append(MessageOrigin("standing_requests", parts=parts))
+    if plan.user_text:
+        parts = [OriginPart("passage", one.seq, one.seq + 1) for one in plan.user_text]
+        found.append(MessageOrigin("user_text", parts=parts))
     quoted = map_quotations_by_seq(plan)
     for seq in list_shown_seqs(plan, next_seq):
         if seq in quoted:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from app.context.plan.outline import Plan, Quotation
 from app.context.quote.quotation_message import build_quotation_message
 from app.context.stages.tool_round_text import render_text_line
-from app.context.standing.standing_message import build_standing_message
+from app.context.user_text.user_text_message import build_user_text_message
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.message_edits import render_edited_message
 from app.conversation.conversation_types import Summary
@@ -111,7 +111,7 @@ def render_view(
     Args:
         instructions: leading system and developer messages as the client sent them.
         find_raw_message: returns the raw log message at a seq; called for what is shown, pinned, quoted or repeated as
-            a standing request.
+            user text.
         next_seq: one past the last log message.
         versions: what the client shows in place of log messages.
     """
@@ -124,8 +124,8 @@ def render_view(
     summary = build_summary_message(summaries, plan.dropped_message_count)
     if summary is not None:
         view.append(summary.raw)
-    if plan.standing_requests:
-        view.append(build_standing_message(plan.standing_requests, find_quotable_message).raw)
+    if plan.user_text:
+        view.append(build_user_text_message(plan.user_text, find_quotable_message).raw)
     quoted = map_quotations_by_seq(plan)
     for seq in list_shown_seqs(plan, next_seq):
         if seq in quoted:

@@ -3,21 +3,20 @@ compared to a window are calibrated. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Pin, Plan
-from app.context.standing.standing_requests import StandingRequest
+from app.context.user_text.user_text import UserLine
 from app.context.view.message_fate import MessageFate
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversations.items.boundary_item_ids import ItemIdsBySeq
 from app.conversations.items.item_building import find_message_item_id
+from app.pipeline.respond.context_status import build_user_text_fields
 from app.pipeline.view.last_view_and_calibration import find_end_of_shown_summaries
 
 EXCERPT_CHARS: Final = 400
-STANDING_KINDS: Final[Mapping[int, str]] = {1: "preference", 2: "rule", 3: "prohibition"}
-"""The kind of a standing request by its strength."""
 
 
 def build_common_view_fields(
@@ -35,7 +34,10 @@ def build_common_view_fields(
         "pressure": round(budget.compute_limit_pressure(prompt_tokens), 4),
         "status": plan.status,
         "dropped_messages": plan.dropped_message_count,
-        "standing_requests": [make_standing_request_id(one) for one in plan.standing_requests],
+        "user_text": {
+            **build_user_text_fields(plan, budget),
+            "seqs": list(dict.fromkeys(one.seq for one in plan.user_text)),
+        },
     }
 
 
@@ -76,21 +78,16 @@ def build_pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
     }
 
 
-def build_standing_request_object(request: StandingRequest, entry: LogMessage) -> dict[str, Any]:
-    """Builds the object of a standing request in a message."""
+def build_user_text_object(entry: LogMessage, lines: Sequence[UserLine]) -> dict[str, Any]:
+    """Builds the object of a message of which lines are kept."""
     return {
-        "id": make_standing_request_id(request),
-        "object": "conversation.standing_request",
-        "item_id": find_message_item_id(entry),
-        "seq": request.seq,
-        "kind": STANDING_KINDS[request.strength],
-        "tokens": request.tokens,
-        "text": entry.message.text[request.start : request.end],
+        "id": find_message_item_id(entry),
+        "object": "conversation.user_text",
+        "seq": entry.seq,
+        "verbatim": any(one.is_whole for one in lines),
+        "tokens": sum(one.tokens for one in lines),
+        "text": "\n".join(entry.message.text[one.start : one.end].strip() for one in lines),
     }
-
-
-def make_standing_request_id(request: StandingRequest) -> str:
-    return f"sreq_{request.seq:08x}{request.start:06x}"
 
 
 def build_message_excerpt(entry: LogMessage) -> str:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from app.compaction.capsule import Capsule
 from app.context.plan.outline import LastView, limit_last_view_to_log
-from app.context.standing.standing_requests import StandingScan, limit_scan_to_log
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.conversation_types import (
     NAMED,
@@ -39,10 +38,9 @@ BROKEN_OFF = "broken_off"
 """`Conversation.state`: set if the last message is an answer that broke off."""
 PINS, REDACTED = "pins", "redacted"
 """`Conversation.marks`: the pinned rounds; the seqs of messages that were deleted or erased."""
-STANDING_REQUESTS = "standing"
-"""`Conversation.state`: the standing requests of its log (`StandingScan`)."""
-REMOVED_STANDING_REQUESTS = "standing_removed"
-"""`Conversation.marks`: `[seq, start]` of each standing request that was removed."""
+DROPPED_USER_TEXT = "standing_removed"
+"""`Conversation.marks`: `[seq, 0]` of each message that is not shown as user text. Older versions of the gateway wrote
+`[seq, start]` of a sentence."""
 END_USER = "end_user"
 """`Conversation.state`: a digest of the end user's name, as the conversation's first request gave it."""
 TOOL_TRAFFIC = "tools"
@@ -255,9 +253,6 @@ def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str
         }
     if INSTRUCTIONS_PLACE in shared and shared[INSTRUCTIONS_PLACE][1] > last_seq:
         del shared[INSTRUCTIONS_PLACE]
-    if STANDING_REQUESTS in shared:
-        scan = msgspec.convert(shared[STANDING_REQUESTS], StandingScan)
-        shared[STANDING_REQUESTS] = msgspec.to_builtins(limit_scan_to_log(scan, last_seq))
     return shared
 
 
@@ -270,8 +265,8 @@ def select_marks_for_branch(marks: Mapping[str, Any], last_seq: int) -> dict[str
         shared[PINS] = [pin for pin in shared[PINS] if pin["to_seq"] <= last_seq + 1]
     if REDACTED in shared:
         shared[REDACTED] = [seq for seq in shared[REDACTED] if seq <= last_seq]
-    if REMOVED_STANDING_REQUESTS in shared:
-        shared[REMOVED_STANDING_REQUESTS] = [one for one in shared[REMOVED_STANDING_REQUESTS] if one[0] <= last_seq]
+    if DROPPED_USER_TEXT in shared:
+        shared[DROPPED_USER_TEXT] = [one for one in shared[DROPPED_USER_TEXT] if one[0] <= last_seq]
     return shared
 
 

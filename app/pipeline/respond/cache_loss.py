@@ -134,7 +134,7 @@ def _compute_checksum(plan: Plan) -> int:
         plan.boundary.to_seq,
         [(summary.id, summary.revision) for summary in plan.summaries],
         plan.pins,
-        plan.standing_requests,
+        plan.user_text,
         list(plan.edits.values()),
         plan.dropped_message_count,
     )

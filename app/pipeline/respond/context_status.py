@@ -113,6 +113,7 @@ class ContextReport(msgspec.Struct, frozen=True):
             if quotations
             else [],
             "quoted_tokens": budget.calibrate_tokens(sum(one.tokens for one in quotations)) if quotations else 0,
+            "user_text": build_user_text_fields(plan, budget),
             "pinned": self.pinned_messages,
             "recovered": self.recovered,
             "compaction": dict(self.compaction_status),
@@ -173,6 +174,21 @@ class ContextReport(msgspec.Struct, frozen=True):
 
     def add_warning(self, warning: str, status: ContextStatus | None = None) -> ContextReport:
         return replace(self, warnings=(*self.warnings, warning), status=status or self.status)
+
+
+def build_user_text_fields(plan: Plan, budget: Budget) -> dict[str, int]:
+    """Builds the fields for the user messages that a view hides; tokens are calibrated, without the frame of the text.
+    Pins and the repeated message are shown anyway, and not counted."""
+    shown = len({one.seq for one in plan.user_text})
+    verbatim = sum(one.is_whole for one in plan.user_text)
+    messages = max(shown, plan.boundary.through_turn - _count_verbatim_before_boundary(plan))
+    return {
+        "messages": messages,
+        "verbatim": verbatim,
+        "shortened": shown - verbatim,
+        "left_out": messages - shown,
+        "tokens": budget.calibrate_tokens(sum(one.tokens for one in plan.user_text)),
+    }
 
 
 def select_context_fields(context: Mapping[str, Any], detail: ContextDetail) -> Mapping[str, Any]:

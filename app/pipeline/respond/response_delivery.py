@@ -47,7 +47,6 @@ from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view
-from app.pipeline.view.standing_requests import build_standing_state
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import ModelDeployment
@@ -444,14 +443,16 @@ class ResponseDelivery:
         """
         state, view = turn.resolved_request.conversation.state, upstream_answer.sent_view
         window = view.budget.window
-        was_requested = turn.request.summarize == "now" and bool(view.plan.summaries)
-        stored_view = make_last_view(view.plan, view.outline.last_view, was_requested=was_requested)
+        stored_view = make_last_view(
+            view.plan,
+            view.outline.last_view,
+            was_requested=turn.request.summarize == "now" and bool(view.plan.summaries),
+            user_texts=view.outline.user_texts,
+        )
         stored_view = turn.resolved_request.client_versions.recount_view_for_originals(stored_view)
         learned: dict[str, Any] = (
             {LAST_VIEWS: views} if (views := add_last_view(state, turn.policy, window, stored_view)) else {}
         )
-        if view.standing_scan is not None:
-            learned |= build_standing_state(state, view.standing_scan, answer_seq=view.outline.next_seq)
         if reported is None:
             return learned | self._window_learner.learn_from_answer(
                 state, upstream_answer.deployment, refused=view.refused_size

@@ -125,6 +125,8 @@ class QuotationBuilder:
         shown_seqs = {seq for pin in view.plan.pins for seq in range(pin.from_seq, pin.to_seq)}
         if view.plan.repeated_message_seq is not None:
             shown_seqs.add(view.plan.repeated_message_seq)
+        # Of a message that is shown in part, another part may be the answer.
+        shown_seqs.update(one.seq for one in view.plan.user_text if one.is_whole)
         quoted_seqs = {passage.seq for one in kept_quotations for passage in one.passages if not passage.spans}
         # In a thread: scoring the sentences of long candidates would block the event loop.
         new_quotation = await asyncio.to_thread(

@@ -16,9 +16,8 @@ from app.context.plan.budget import Budget, compute_budget, compute_summary_toke
 from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import LOG_START, LastView, Outline, Plan, SummarizeMode, SummaryRange
 from app.context.plan.planner import plan_view
-from app.context.stages.draft import select_pins_before, select_standing_requests
+from app.context.stages.draft import select_pins_before, select_user_text
 from app.context.stages.requested_edits import clear_as_requested, drop_requested_edits, may_clear_more
-from app.context.standing.standing_requests import StandingScan
 from app.context.view.client_versions import NO_VERSIONS
 from app.context.view.client_words import NO_WORDS, ClientWords
 from app.context.view.view_rendering import build_summary_message, render_view
@@ -37,11 +36,12 @@ from app.pipeline.turn import RawLogMessages, Turn, View
 from app.pipeline.view.client_words_reader import merge_into_ranges, read_client_words
 from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.pins import decode_pins, select_fitting_pins
-from app.pipeline.view.standing_requests import StandingRequestReader
+from app.pipeline.view.user_text import UserTextReader, select_valid_user_text
 from app.store.contract.conversations import ConversationStore
 from app.store.contract.summaries import ConversationAndSummaryStore
 
 UNTOUCHED_PLAN: Final = Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=0, fits=True)
+MAX_USER_TEXT_READS: Final = 3
 LONG_TAIL_MESSAGES: Final = 1_000
 LONG_TAIL_TOKENS: Final = 32_768
 """A tail with more messages or tokens than this is planned in a thread. A shorter tail takes a few milliseconds."""
@@ -62,7 +62,7 @@ class ViewBuilder:
         self._unix_seconds = unix_seconds
         self._summary_chains = SummaryChainCache(store)
         self._message_counter = message_counter
-        self._standing_requests = StandingRequestReader(store=store, message_counter=message_counter)
+        self._user_text_reader = UserTextReader(store=store, message_counter=message_counter)
 
     def compute_budget(self, turn: Turn, window: int | None = None, slope: float | None = None) -> Budget:
         """Returns the budget of a turn, or of the same turn with another window or slope."""
@@ -196,27 +196,51 @@ class ViewBuilder:
         if resolved_request.creates_conversation and not is_over and policy.is_additive_without_stages:
             # The first turn of a branch has no prompt cache to keep: its view need not begin where its parent's did.
             outline = replace(outline, last_view=LastView(asked_seq=outline.last_view.asked_seq))
-        standing_scan = None
         outline, cleared = await self._clear_as_requested(turn, outline, budget)
-        if outline.last_view.boundary.to_seq and turn.policy.standing_ratio:
-            outline, standing_scan = await self._add_standing_requests(turn, outline, budget, words)
-        outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
-        # The first view that hides a part of the log is planned twice: only now it is known that the log must be
-        # scanned.
-        if plan.boundary_seq and standing_scan is None and turn.policy.standing_ratio:
-            outline, standing_scan = await self._add_standing_requests(turn, outline, budget, words)
-            if outline.standing_requests.requests:
-                outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
+        make_plan = functools.partial(
+            self._plan_with_user_text, turn, budget=budget, summarize=summarize, words=words, is_over=is_over
+        )
+        outline, plan, raised_budget = await make_plan(outline=outline)
         # The chain came from a cache. If the plan uses an outdated part of it, the chain is read again and the view is
         # planned again.
         if plan.summaries and not chain.has_verified_all(plan.summaries):
             known = outline
             outline = self._build_outline(turn, budget, await read_chain(bypass_cache=True), words)
-            outline = replace(outline, standing_requests=known.standing_requests, last_view=known.last_view)
-            outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
+            outline = replace(outline, user_texts=known.user_texts, last_view=known.last_view)
+            outline, plan, raised_budget = await make_plan(outline=outline)
         warnings = _build_pin_warnings(resolved_request, outline) if PINS in resolved_request.conversation.marks else ()
         told = {} if cleared is None else CLIENT_DIALECTS[turn.request.protocol].render_cleared_context(cleared)
-        return View(outline, plan, budget, None, standing_scan, warnings=warnings, words=words, protocol_fields=told)
+        return View(outline, plan, raised_budget, None, warnings=warnings, words=words, protocol_fields=told)
+
+    async def _plan_with_user_text(
+        self,
+        turn: Turn,
+        outline: Outline,
+        budget: Budget,
+        summarize: SummarizeMode,
+        words: ClientWords,
+        *,
+        is_over: bool,
+    ) -> tuple[Outline, Plan, Budget]:
+        """Makes the plan, and makes it again with the user text of what it hides, as long as that moves the boundary
+        on. Arguments, result and exceptions as of `_make_plan`.
+
+        Returns:
+            Also the budget, whose threshold is higher by the user text, unless the client has set the threshold.
+        """
+        reads = MAX_USER_TEXT_READS if turn.policy.user_text_ratio else 0
+        while True:
+            known = outline.user_texts[-1]
+            raised = budget
+            if turn.request.compact_threshold is None:
+                user_text_tokens = budget.calibrate_tokens(known.count_tokens(known.lines))
+                raised = replace(budget, user_text_tokens=user_text_tokens)
+            outline, plan = await self._make_plan(turn, outline, raised, summarize, is_over=is_over)
+            if plan.boundary_seq <= known.before_seq or not reads:
+                return outline, plan, raised
+            reads -= 1
+            known = await self._user_text_reader.read_through(turn, budget, words, known, plan)
+            outline = replace(outline, user_texts=(*outline.user_texts, known))
 
     async def _clear_as_requested(
         self, turn: Turn, outline: Outline, budget: Budget
@@ -257,13 +281,6 @@ class ViewBuilder:
         before = read_cached_prompt(turn.resolved_request.conversation.state)
         return before is not None and is_cache_cold(before, turn.target.deployments[0].cache, self._unix_seconds())
 
-    async def _add_standing_requests(
-        self, turn: Turn, outline: Outline, budget: Budget, words: ClientWords
-    ) -> tuple[Outline, StandingScan]:
-        """Returns the outline with the log's standing requests, and the scan that found them."""
-        standing_requests, scan = await self._standing_requests.read_for_view(turn, budget, words)
-        return replace(outline, standing_requests=standing_requests), scan
-
     def _build_outline(self, turn: Turn, budget: Budget, chain: SummaryChain, words: ClientWords) -> Outline:
         """Builds what the planner needs to know of a log.
 
@@ -296,6 +313,7 @@ class ViewBuilder:
             pins=select_fitting_pins(pins, turn.policy, budget),
             last_view=last_view,
             omitted_seqs=words.omitted_seqs,
+            user_texts=(select_valid_user_text(last_view.user_text, resolved_request, words),),
         )
 
     async def _make_plan(
@@ -394,7 +412,7 @@ class ViewBuilder:
             prompt_tokens=0,
             fits=True,
             pins=select_pins_before(boundary, outline.pins),
-            standing_requests=select_standing_requests(boundary, outline.pins, outline.standing_requests),
+            user_text=select_user_text(boundary, outline.pins, outline.user_texts),
             edits={edit.seq: edit for edit in last_view.edits},
             quotations=tuple(one for one in last_view.quotations if one.before_seq < summary_range.to_seq),
         )
@@ -444,15 +462,15 @@ class ViewBuilder:
         if resolved_request.client_messages is not None and resolved_request.is_aligned_by_index:
             return resolved_request.client_messages
         raw_messages = dict(known_messages) if isinstance(known_messages, Mapping) else {}
-        early_seqs = _find_early_seqs(plan) - raw_messages.keys()
-        stored = await _read_messages_by_seq(self._store, resolved_request.conversation, early_seqs, plan.boundary_seq)
-        new_early_messages = [
-            entry
-            for entry in resolved_request.new_messages
-            if entry.seq in early_seqs and entry.seq < plan.boundary_seq
-        ]
-        tail = await self.read_log_tail(resolved_request, plan.boundary_seq) if known_messages is None else []
-        raw_messages.update((entry.seq, entry.message.raw) for entry in (*stored, *new_early_messages, *tail))
+        conversation = resolved_request.conversation
+        tail_seq = plan.boundary_seq if known_messages is None else resolved_request.next_seq
+        early_seqs = {seq for seq in _find_early_seqs(plan) - raw_messages.keys() if seq < plan.boundary_seq}
+        ranges = [*merge_into_ranges(sorted(seq for seq in early_seqs if seq <= conversation.head_seq))]
+        if tail_seq <= conversation.head_seq:
+            ranges.append((tail_seq, conversation.head_seq + 1))
+        stored = await self._store.read_log_ranges(conversation, ranges) if ranges else []
+        new = (entry for entry in resolved_request.new_messages if entry.seq in early_seqs or entry.seq >= tail_seq)
+        raw_messages.update((entry.seq, entry.message.raw) for entry in (*stored, *new))
         return raw_messages
 
 
@@ -488,9 +506,9 @@ async def _read_messages_by_seq(
 
 def _find_early_seqs(plan: Plan) -> set[int]:
     """Returns the seqs of the messages from before the boundary that a view shows or repeats: anchor, pins, quotations
-    and standing requests."""
+    and user text."""
     seqs = {seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)}
-    seqs.update(one.seq for one in plan.standing_requests)
+    seqs.update(one.seq for one in plan.user_text)
     seqs |= {passage.seq for quotation in plan.quotations for passage in quotation.passages}
     return seqs if plan.repeated_message_seq is None else seqs | {plan.repeated_message_seq}
 

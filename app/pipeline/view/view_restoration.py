@@ -13,7 +13,7 @@ import msgspec
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import LastView, Pin, Plan
-from app.context.standing.standing_requests import StandingRequest
+from app.context.user_text.user_text import UserLine
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.view_rendering import render_view
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
@@ -115,7 +115,7 @@ def build_view_facts(view: View, resolved_request: ResolvedRequest, *, log_token
         "chunks": [summary.id for summary in plan.summaries],
         "revisions": [summary.revision for summary in plan.summaries],
         "pins": [msgspec.to_builtins(pin) for pin in plan.pins],
-        "standing": [msgspec.to_builtins(one) for one in plan.standing_requests],
+        "user_text": [msgspec.to_builtins(one) for one in plan.user_text],
         "dropped": plan.dropped_message_count,
         DIGEST: _digest_messages(view.messages[len(resolved_request.instructions) :]),
     }
@@ -388,7 +388,7 @@ def _restore_plan(facts: Mapping[str, Any], context: Mapping[str, Any], summarie
         prompt_tokens=int(int(context["prompt_tokens"]) / _restore_slope(context)),
         fits=True,
         pins=msgspec.convert(facts.get("pins", []), tuple[Pin, ...]),
-        standing_requests=msgspec.convert(facts.get("standing", []), tuple[StandingRequest, ...]),
+        user_text=msgspec.convert(facts.get("user_text", []), tuple[UserLine, ...]),
         edits={edit.seq: edit for edit in last_view.edits},
         quotations=last_view.quotations,
         dropped_message_count=int(facts.get("dropped", 0)),

@@ -65,7 +65,8 @@ async def test_a_compaction_is_made_at_once_and_holds_for_the_next_turns() -> No
         assert body["context_status"] == "summarized"
         view = shown(upstream)[-1]
         assert summary["text"] in str(view[0]["content"])
-        assert [message["content"] for message in view[1::2]] == [question(number, 60) for number in range(8, 13)]
+        assert "<user_said>" in str(view[1]["content"])
+        assert [message["content"] for message in view[2::2]] == [question(number, 60) for number in range(8, 13)]
         assert len(summaries_asked(upstream)) == 1
         told = await done(gateway, "GET", "c/context")
         assert told["status"] == "summarized"

@@ -155,7 +155,8 @@ async def test_what_the_model_saw_is_told_again() -> None:
             assert told["sent"] == shown(upstream)[row["seq"] // 2]
             assert [one["seq"] for one in told["messages"]["data"]] == list(range(row["seq"]))
         assert (told["status"], told["model"], told["policy"]) == ("summarized", "m", "additive")
-        summary, *others = told["sent_places"]
+        summary, said, *others = told["sent_places"]
+        assert (said["kind"], [part["from_seq"] for part in said["parts"]]) == ("user_text", told["user_text"]["seqs"])
         assert [part["kind"] for part in summary["parts"]] == ["introduction"] + ["summary"] * len(told["summaries"])
         assert [part["summary_id"] for part in summary["parts"][1:]] == [one["id"] for one in told["summaries"]]
         assert "".join(part["text"] for part in summary["parts"]) == told["sent"][0]["content"]

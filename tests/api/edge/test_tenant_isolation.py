@@ -55,8 +55,8 @@ WITH_IDS: Final[dict[str, Taking]] = {
     f"GET {CONVERSATION}/log": Taking(),
     f"GET {CONVERSATION}/branches": Taking(),
     f"GET {CONVERSATION}/pins": Taking(),
-    f"GET {CONVERSATION}/standing_requests": Taking(),
-    f"DELETE {CONVERSATION}/standing_requests/{{request_id}}": Taking(),
+    f"GET {CONVERSATION}/user_text": Taking(),
+    f"DELETE {CONVERSATION}/user_text/{{item_id}}": Taking(),
     f"GET {CONVERSATION}/search": Taking(query={"q": "ships"}),
     f"GET {CONVERSATION}/export": Taking(),
     f"POST {CONVERSATION}/compact": Taking(body={}),
@@ -194,7 +194,7 @@ async def kept(**options: Any) -> AsyncIterator[Kept]:
             [user("Never mention storms. The ships again")], key=OWNER, conversation="c", store=True
         )
         ids = {"conversation_id": stored["conversation_id"], "completion_id": stored["id"]}
-        named = (("items", "item_id"), ("summaries", "summary_id"), ("standing_requests", "request_id"))
+        named = (("items", "item_id"), ("summaries", "summary_id"))
         for kind, name in named:
             listed = await found.get(OWNER, f"conversations/c/{kind}")
             ids[name] = listed.json()["data"][0]["id"]

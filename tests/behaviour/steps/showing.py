@@ -11,6 +11,7 @@ from tests.behaviour.steps.words import Table, step
 from tests.behaviour.talk import Answer, Talk, turns_of
 
 SECTION = "<earlier_conversation through_turn="
+USER_TEXT = "<user_said>"
 NOTICE = "earlier messages of this conversation are not shown.]"
 
 
@@ -146,7 +147,9 @@ def rest(talk: Talk, answer: Answer) -> list[Body]:
     assert answer.view[: len(talk.instructions)] == talk.instructions
     shown = answer.view[len(talk.instructions) :]
     first = str(shown[0]["content"])
-    return shown[1:] if SECTION in first or NOTICE in first else shown
+    shown = shown[1:] if SECTION in first or NOTICE in first else shown
+    # What the user said in hidden messages stands for these, too.
+    return shown[1:] if USER_TEXT in str(shown[0]["content"]) else shown
 
 
 def newest(answer: Answer, turns: int) -> list[Body]:

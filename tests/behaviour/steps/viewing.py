@@ -92,6 +92,9 @@ def _(talk: Talk) -> None:
     summary, *others = told["sent_places"]
     assert summary["kind"] == "summary"
     assert [part["summary_id"] for part in summary["parts"]][1:] == [one["id"] for one in told["summaries"]]
+    kept = [part["from_seq"] for one in others if one["kind"] == "user_text" for part in one["parts"]]
+    assert list(dict.fromkeys(kept)) == told["user_text"]["seqs"]
+    others = [one for one in others if one["kind"] != "user_text"]
     stood_for = [seq for one in (summary, *others) for seq in range(one["from_seq"], one["to_seq"])]
     assert stood_for == list(range(told["messages"]["data"][-1]["seq"] + 1))
     assert len(told["sent_places"]) == len(told["sent"])

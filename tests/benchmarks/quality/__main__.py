@@ -25,7 +25,7 @@ INSTRUMENTS: Final = {
     "dialogues": "dialogues of two speakers over many sessions",
     "multi_hop": "questions that need several turns of a dialogue",
     "paraphrases": "short facts that are asked for in other words",
-    "standing": "rules that the user set long ago",
+    "user_text": "what the user said long ago, and nobody else's words as the user's",
     "late_use": "values that agents need late (needs recordings)",
     "economy": "tokens, cache hits, summary calls and stalls over 300 turns, for several kinds of talk",
     "bill": "what a provider bills, by the rule of its prompt cache, with marks and without",

@@ -5,11 +5,17 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from app.context.plan.budget import compute_budget, compute_compaction_threshold, compute_summary_token_limit
+from app.context.plan.budget import (
+    compute_budget,
+    compute_compaction_threshold,
+    compute_fold_tokens,
+    compute_summary_token_limit,
+)
 from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import Boundary, LastView, Outline, Plan, SummaryRange
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import CheckpointTrigger, ContextPolicy, SummarizerPolicy
+from app.context.user_text.user_text import UserLine, UserText
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import (
     COUNT,
@@ -223,6 +229,21 @@ def test_heavy_chunks_are_folded_and_the_fold_stands_for_them() -> None:
         assert sum(chunk.tokens for chunk in decided.summaries) <= 0.3 * world.window + 600
         world.say(assistant(words(200, f"a{turn}")))
     assert folded
+
+
+@pytest.mark.parametrize(("said_tokens", "room"), [(0, 2_457), (600, 1_857), (5_000, 1_229)])
+def test_summaries_share_their_room_with_user_text_and_keep_half_of_it(said_tokens: int, room: int) -> None:
+    policy = ContextPolicy()
+    assert compute_fold_tokens(policy, compute_budget(policy, window=8_192), said_tokens) == room
+
+
+@pytest.mark.parametrize(("said_tokens", "is_folded"), [(0, False), (600, True)])
+def test_summaries_are_folded_when_they_and_user_text_take_too_much(said_tokens: int, is_folded: bool) -> None:
+    said = UserText(200, 1, 0, True, (UserLine(0, 0, 10, said_tokens),))
+    chain = tuple(chunk_of(10 * at, from_seq=10 * at - 10, tokens=300, tokens_total=900 * at) for at in range(1, 9))
+    last = LastView(boundary=Boundary(80, 7_200))
+    outline = replace(outline_of_tokens(7_600), next_seq=84, summaries=chain, user_texts=(said,), last_view=last)
+    assert bool(decide(outline, window=8_192).to_summarize) == is_folded
 
 
 def test_a_tiny_window_does_not_fold_summaries_two_by_two() -> None:

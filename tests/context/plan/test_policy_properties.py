@@ -38,7 +38,7 @@ def pinned(world: World, number: int) -> World:
     output=st.sampled_from([0, 500, 4_096]),
     summarize=st.sampled_from(MODES),
     pins=st.sampled_from([0, 0, 1, 3]),
-    standing=st.sampled_from([0, 2, 40]),
+    kept_messages=st.sampled_from([0, 2, 40]),
 )
 def test_any_conversation_makes_a_sound_view(
     bodies: list[Body],
@@ -48,10 +48,10 @@ def test_any_conversation_makes_a_sound_view(
     output: int,
     summarize: SummarizeMode,
     pins: int,
-    standing: int,
+    kept_messages: int,
 ) -> None:
     world = World(window=window, ratio=ratio, output=output, policy=POLICIES[name], bodies=bodies)
-    world.keep_standing(*spread(standing, len(world.log)))
+    world.keep_user_text(*spread(kept_messages, len(world.log)))
     decided = pinned(world, pins).plan(summarize)
     check_ranges(world, decided)
     check_plan(world, decided)
@@ -70,7 +70,7 @@ def test_any_conversation_makes_a_sound_view(
     ratio=st.sampled_from([0.5, 1.0, 1.37]),
     pins=st.sampled_from([0, 0, 2]),
     stride=st.sampled_from([1, 1, 4, 15]),
-    standing=st.sampled_from([1, 3, 1_000]),
+    kept_messages=st.sampled_from([1, 3, 1_000]),
 )
 def test_a_growing_conversation_keeps_each_of_its_views_sound_and_stable(
     bodies: list[Body],
@@ -80,7 +80,7 @@ def test_a_growing_conversation_keeps_each_of_its_views_sound_and_stable(
     ratio: float,
     pins: int,
     stride: int,
-    standing: int,
+    kept_messages: int,
 ) -> None:
     """Policies, windows and modes are switched from turn to turn. Each pair of policy and window has its own view."""
     world = World(ratio=ratio)
@@ -94,7 +94,7 @@ def test_a_growing_conversation_keeps_each_of_its_views_sound_and_stable(
         world.policy, world.window, world.last = POLICIES[name], window, kept.get((name, window), LastView())
         if step == pins:
             pinned(world, pins)
-        world.keep_standing(*range(0, end, standing))
+        world.keep_user_text(*range(0, end, kept_messages))
         decided = prepared_and_settled(world) if summarize == "ahead" else world.settle(summarize)
         check_plan(world, decided)
         check_nothing_is_orphaned(world, decided)
@@ -126,10 +126,10 @@ def prepared_and_settled(world: World) -> Plan:
 
 
 def shape_of(decided: Plan) -> tuple[object, ...]:
-    """All that makes the beginning of a view change. A view that would not fit otherwise has no standing requests; with
+    """All that makes the beginning of a view change. A view that would not fit otherwise has no user text; with
     the same boundary a view has the same ones, or none."""
-    edits, has_standing_requests = tuple(decided.edits.values()), bool(decided.standing_requests)
-    before_boundary = (decided.summaries, decided.boundary, decided.dropped_message_count, has_standing_requests)
+    edits, has_user_text = tuple(decided.edits.values()), bool(decided.user_text)
+    before_boundary = (decided.summaries, decided.boundary, decided.dropped_message_count, has_user_text)
     return *before_boundary, edits, decided.pins, decided.quotations
 
 

@@ -59,7 +59,8 @@ async def test_searches_of_a_responses_provider_are_hidden(streamed: bool) -> No
         respond(reasoning_item("Once more."), search_item("call_2")),
         respond("It is quokka-7731."),
     )
-    async with responses_world(upstream) as w:
+    # What the user said long ago is not shown.
+    async with responses_world(upstream, policies={"additive": {"user_text_ratio": 0}}) as w:
         got = await w.respond_either(talk(), stream=streamed, instructions="Be brief.", tools=[LOOK], **TOOL)
         stored = await w.read_response(got["id"])
         again = await w.respond_either("Thanks.", stream=streamed, previous_response_id=got["id"], tools=[LOOK], **TOOL)

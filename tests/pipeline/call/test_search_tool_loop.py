@@ -22,6 +22,8 @@ from tests.support.memory_store import MemoryStore
 from tests.support.raw_http import chunks, long_talk, text_of, until, without_ours
 
 SECRET = "The vault opens with quokka-7731 after sunset."
+UNTOLD: dict[str, Any] = {"additive": {"user_text_ratio": 0}}
+"""What the user said long ago is not shown."""
 TOOL: dict[str, Any] = {"context": {"recall": "tool", "summarize": "never"}}
 CLIENT_TOOL = {"type": "function", "function": {"name": "recall", "parameters": {"type": "object", "properties": {}}}}
 
@@ -78,7 +80,7 @@ async def logged(w: World) -> dict[str, Any]:
 
 async def test_a_search_finds_what_is_no_longer_shown_and_the_client_sees_only_the_answer() -> None:
     upstream = ScriptedUpstream(asks(search()), completion("It is quokka-7731.", prompt_tokens=30))
-    async with world(upstream) as w:
+    async with world(upstream, policies=UNTOLD) as w:
         answer = await w.say(talk(), **TOOL)
         kept = await logged(w)
     first, second = upstream.requests
@@ -594,7 +596,7 @@ async def test_openais_own_client_sees_an_ordinary_answer() -> None:
 
 
 async def test_the_simulated_model_searches_what_it_does_not_see() -> None:
-    async with world(ScriptedUpstream(), providers={}, models={}) as w:
+    async with world(ScriptedUpstream(), providers={}, models={}, policies=UNTOLD) as w:
         request = {"messages": [*talk()[:-1], user("When does the vault open?")], "model": "sim-8k", "context": {}}
         without = (await w.client.post(f"{w.base_url}/chat/completions", json={**request, "store": False})).json()
         answer = await w.client.post(f"{w.base_url}/chat/completions", json={**request, **TOOL, "stream": True})

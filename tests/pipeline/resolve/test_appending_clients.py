@@ -217,7 +217,7 @@ async def test_a_turn_that_quotes_costs_the_same_behind_ten_summaries_and_behind
     small, large = costs
     calls = ("find", "get", "read", "search", "chunks", "append")
     assert {name: large.get(name) for name in calls} == {name: small.get(name) for name in calls}
-    assert large["read"] == 2  # the tail, and all that is quoted
+    assert large["read"] == 2  # the tail with what the user said, and all that is quoted
     assert large["rows"] <= 1.1 * small["rows"] <= 300
 
 

@@ -224,7 +224,8 @@ async def test_logs_that_differ_in_a_system_message_leave_no_gap_behind_a_shared
         plain.append(assistant(f"A{turn:03}"))
     reminded = [*plain[:2], system("Remember the milk."), *plain[2:]]
     upstream = ScriptedUpstream(default=listing)
-    async with world(upstream, window=WINDOW) as gateway:
+    # Without user text: each message is told once.
+    async with world(upstream, window=WINDOW, policies={"additive": {"user_text_ratio": 0}}) as gateway:
         for history in (reminded, plain) if reminded_first else (plain, reminded):
             for newest in ("Well?", "And?"):
                 body = await gateway.say([*history, user(newest)])

@@ -1,4 +1,4 @@
-// What every view shows whatever is summarized around it: pinned messages, and the user's standing requests.
+// What every view shows whatever is summarized around it: pinned messages, and what the user said.
 import { html, useState } from "../../lib.js";
 import { get, send } from "../../api.js";
 import { useLoaded } from "../../load.js";
@@ -27,21 +27,22 @@ export function Pins({ id, record, round, manages, onChange }) {
   </section>`;
 }
 
-export function StandingRequests({ id, record, round, manages, onChange }) {
-  const place = placeOf(id, "standing_requests");
-  const requests = useLoaded((signal) => allOf(place, signal), [id, record.updated_at, round]);
-  const removing = useAction((request) => send("DELETE", `${place}/${request.id}`), onChange);
-  return html`<section class="stack" aria-label="Standing requests">
-    <h2>Standing requests</h2>
-    <${Failure} error=${removing.error} />
-    <${Loaded} from=${requests} waiting="Looking for standing requests…">${(found) =>
+export function UserText({ id, record, round, manages, onChange }) {
+  const kept = useLoaded((signal) => allOf(placeOf(id, "user_text"), signal), [id, record.updated_at, round]);
+  const pinning = useAction((one) => send("POST", placeOf(id, "items", one.id, "pin")), onChange);
+  const dropping = useAction((one) => send("DELETE", placeOf(id, "user_text", one.id)), onChange);
+  return html`<section class="stack" aria-label="What the user said">
+    <h2>What the user said</h2>
+    <${Failure} error=${pinning.error ?? dropping.error} />
+    <${Loaded} from=${kept} waiting="Looking for user text…">${(found) =>
       found.length === 0
-        ? html`<p class="soft">None. Rules, preferences, names and prohibitions that the user sets are kept here word for word.</p>`
-        : html`<ul class="plain-list panel pins">${found.map((request) => html`<li key=${request.id} class="row">
-            <a class="number" href=${to(["conversations", id, "log"], { seq: request.seq })}>#${request.seq}</a>
-            <span class="small soft">${request.kind}</span>
-            <span class="grow break">${request.text}</span>
-            ${manages && html`<${Button} small disabled=${removing.busy} onClick=${() => removing.run(request)}>Remove<//>`}
+        ? html`<p class="soft">Nothing. What the user said is kept here word for word once its message is no longer shown.</p>`
+        : html`<ul class="plain-list panel pins">${found.map((one) => html`<li key=${one.id} class="row">
+            <a class="number" href=${to(["conversations", id, "log"], { seq: one.seq })}>#${one.seq}</a>
+            <span class="small soft">${one.verbatim ? "whole" : "shortened"}</span>
+            <span class="grow break">${one.text}</span>
+            ${manages && html`<${Button} small disabled=${pinning.busy} onClick=${() => pinning.run(one)}>Pin<//>`}
+            ${manages && html`<${Button} small disabled=${dropping.busy} onClick=${() => dropping.run(one)}>Drop<//>`}
           </li>`)}</ul>`}<//>
   </section>`;
 }

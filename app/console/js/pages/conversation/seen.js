@@ -90,6 +90,7 @@ function Budget({ id, view, turn }) {
       <span>limit ${count(view.limit)}</span>
       ${threshold && html`<span>· compaction threshold ${count(threshold)}</span>`}
       <span>· policy ${view.policy} · ${view.model}</span>
+      ${view.user_text?.messages > 0 && html`<span>· user text ${count(view.user_text.tokens)}: ${count(view.user_text.verbatim)} whole, ${count(view.user_text.shortened)} shortened, ${count(view.user_text.left_out)} left out</span>`}
       ${view.dropped_messages > 0 && html`<${Badge} kind="warn">${count(view.dropped_messages)} dropped<//>`}
       ${!view.fits && html`<${Badge} kind="bad">does not fit<//>`}
       ${view.exact === false && html`<${Badge} kind="warn" title=${view.inexact_reason}>not byte for byte<//>`}
@@ -197,7 +198,7 @@ function LogRow({ row, isPicked, onPick }) {
   </div>`;
 }
 
-const KINDS = { instructions: "instructions", introduction: "how summaries are introduced", summary: "summary", note: "note", standing_requests: "standing requests", quotation: "quoted for what follows" };
+const KINDS = { instructions: "instructions", introduction: "how summaries are introduced", summary: "summary", note: "note", user_text: "what the user said", quotation: "quoted for what follows" };
 
 function SentRow({ id, entry, isPicked, onPick }) {
   const [isOpen, setOpen] = useState(false);

@@ -37,7 +37,7 @@ export function counted(rows) {
  * What was sent, as entries that know what they stand for.
  *
  * @typedef {object} Entry
- * @property {"instructions"|"introduction"|"summary"|"note"|"standing_requests"|"quotation"|"message"} kind
+ * @property {"instructions"|"introduction"|"summary"|"note"|"user_text"|"quotation"|"message"} kind
  * @property {string} role
  * @property {object} message  as it was sent
  * @property {string} text

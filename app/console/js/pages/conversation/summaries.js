@@ -7,7 +7,7 @@ import { Confirm } from "../../ui/confirm.js";
 import { Markdown } from "../../ui/markdown.js";
 import { Badge, Button, Copy, Empty, Field, Loaded, When } from "../../ui/parts.js";
 import { SummaryFacts } from "./message.js";
-import { Pins, StandingRequests } from "./pins.js";
+import { Pins, UserText } from "./pins.js";
 import { mayManage, placeOf } from "./place.js";
 import { Revisions } from "./revisions.js";
 import { allSummaries } from "./summary_list.js";
@@ -41,7 +41,7 @@ export function Summaries({ id, record, route, session, round, onChange }) {
         : found.map((one) => html`<${Summary} key=${one.id} id=${id} summary=${one} manages=${manages} isChosen=${one.id === chosen}
             onAsk=${(what, extra) => setOpen({ what, summary: one, ...extra })} />`)}<//>
     <${Pins} id=${id} record=${record} round=${round} manages=${manages} onChange=${onChange} />
-    <${StandingRequests} id=${id} record=${record} round=${round} manages=${manages} onChange=${onChange} />
+    <${UserText} id=${id} record=${record} round=${round} manages=${manages} onChange=${onChange} />
     ${open?.what === "edit" && html`<${Edit} id=${id} summary=${open.summary} onClose=${close} onDone=${done} />`}
     ${open?.what === "regenerate" && html`<${Regenerate} id=${id} summary=${open.summary} onClose=${close} onDone=${done} />`}
     ${open?.what === "delete" && html`<${Delete} id=${id} summary=${open.summary} onClose=${close} onDone=${done} />`}
