@@ -93,8 +93,9 @@ class FingerprintScope:
         if has_tool_traffic and position.is_in_skeleton:
             found.append(self.compute_fingerprint("skeleton", position.skeleton_link))
         if answer.calls_tools:
-            calls = [f"{call.id}\0{call.name}\0{call.arguments}" for call in answer.calls]
-            found.append(self.compute_fingerprint("calls", _encode("\1".join(calls))))
+            # Names and arguments in their canonical form: many clients write the JSON of the arguments anew.
+            ids = _encode("\1".join(str(call.id) for call in answer.calls))
+            found.append(self.compute_fingerprint("calls", ids + b"\0" + (answer.canonical_form or b"")))
             return found
         return found + [
             self.compute_fingerprint("words", _encode(words)) for words in list_known_words(answer, earlier_answers)

@@ -30,8 +30,9 @@ from app.store.lineage import first_own_seq
 
 log = logging.getLogger(__name__)
 
-COUNT_FACT: Final = "concertina/counted-answers"
-"""Stands in the place of a model in the stored facts: how far the count of existing answers is."""
+COUNT_FACT: Final = "concertina/counted-answers-2"
+"""Stands in the place of a model in the stored facts: how far the count of existing answers is. The number is that of
+the form of fingerprints: with another form, all answers are counted again."""
 PAGE_CONVERSATIONS: Final = 1_000
 PAGE_MESSAGES: Final = 250
 MAX_EARLIER_ANSWERS: Final = 64

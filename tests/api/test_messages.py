@@ -127,6 +127,33 @@ async def test_a_tool_loop(provider: str, stream: bool) -> None:
         assert await w.log_roles() == ["user", "assistant", "tool", "assistant"]
 
 
+async def test_an_agent_whose_window_slides_keeps_its_conversation() -> None:
+    """Its clients write the arguments of calls anew: a block has an object in the place of the provider's text."""
+
+    def reply(body: dict[str, Any]) -> Reply:
+        question = body["messages"][-1]
+        if question["role"] == "tool":
+            return completion("Done.")
+        number = question["content"]
+        function = {"name": "look", "arguments": f'{{"at": "{number}"}}'}
+        return completion(None, tool_calls=[{"id": f"call_{number}", "type": "function", "function": function}])
+
+    async with messages_world(ScriptedUpstream(default=reply)) as w:
+        history: list[dict[str, Any]] = []
+        seen = set()
+        for turn in range(8):
+            history.append({"role": "user", "content": str(turn)})
+            for _ in range(2):
+                window = history[4 * max(0, turn - 2) :]
+                message = await w.create(window, tools=[TOOL])
+                seen.add(message["conversation_id"])
+                history.append({"role": "assistant", "content": message["content"]})
+                if message["stop_reason"] == "tool_use":
+                    history.append(tool_result(call_id=message["content"][0]["id"]))
+        assert len(seen) == 1
+        assert len(await w.raw_log()) == 32
+
+
 @pytest.mark.parametrize("protocol", ["chat", "responses"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thinking_comes_back_in_a_tool_loop_of_another_protocol(protocol: str, stream: bool) -> None:

@@ -91,6 +91,7 @@ def test_calls_are_known_by_ids_names_and_arguments_together() -> None:
     scope = FingerprintScope("one", None)
     known = compute_digests(scope, call("call_0", '{"at": "the hedge"}'))
     assert known == compute_digests(scope, call("call_0", '{"at": "the hedge"}'))
+    assert known == compute_digests(scope, call("call_0", '{"at":"the hedge"}')), "written anew"
     assert known.isdisjoint(compute_digests(scope, call("call_1", '{"at": "the hedge"}')))
     assert known.isdisjoint(compute_digests(scope, call("call_0", '{"at": "the wall"}')))
 
