@@ -12,7 +12,7 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-vers
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full test-long newcomer lint mutants demo bench compare chaos soak simulate docs lock sbom audit clean
+.PHONY: help setup run test test-full test-long newcomer lint mutants demo bench compare chaos soak simulate console docs lock sbom audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -85,6 +85,9 @@ soak: setup  ## load three gateways for an hour, watch their memory, then check 
 simulate: setup  ## run simulated clients against the gateway in virtual time; SEED= and SECONDS= may be given, ARGS= more
 	@PYTHONHASHSEED=0 $(VENV)/bin/python -m tests.simulation $(if $(SEED),--seed $(SEED)) \
 		$(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+
+console:  ## write the console's bundle anew from its sources; after each change of app/console
+	@$(PYTHON) tools/bundle_console.py
 
 docs: setup  ## write the configuration reference and its JSON schema anew, and build the site of the documentation in build/site
 	@$(VENV)/bin/python tools/configuration_reference.py

@@ -45,6 +45,7 @@ from app.conversations.api_keys import ApiKeys
 from app.conversations.erase.item_removal import ItemRemover
 from app.conversations.history.conversation_history import ConversationHistory
 from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.id_lookup import IdLookup
 from app.conversations.items.item_reader import ItemReader
 from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
@@ -147,8 +148,14 @@ def _build_routes(gateway: Gateway, connections: ClientConnections | None) -> It
     yield responses_resource.build_response_tool_routes(gateway.pipeline, auth, gateway.responses_parser.parse)
     yield responses_resource.build_stored_response_routes(StoredResponses(store, render_kept_response), auth)
     records = ConversationRecords(store)
-    yield from _build_conversation_routes(gateway, records)
-    yield from _build_context_routes(gateway, records)
+    finder = ConversationSearch(
+        store=store, message_search=gateway.message_search, tasks=gateway.tasks, clock=gateway.now
+    )
+    lookup = IdLookup(store=store, requests=gateway.requests, list_active_tenants=finder.list_active_tenants)
+    turns = ConversationHistory(store=store, records=records)
+    yield search.build_search_routes(finder, lookup, records, turns, auth)
+    yield from _build_conversation_routes(gateway, records, turns)
+    yield from _build_context_routes(gateway, records, lookup)
     is_simulated = settings.uses_simulated_model
     yield build_unknown_path_routes(passes_on=not is_simulated)
     # In mode `open` the accounts are the clients' own, so every path is passed through.
@@ -209,8 +216,10 @@ def _list_gateway_facts(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-def _build_conversation_routes(gateway: Gateway, records: ConversationRecords) -> Iterator[APIRouter]:
-    """Yields the routes for stored conversations: export and import, search, conversations, history, items."""
+def _build_conversation_routes(
+    gateway: Gateway, records: ConversationRecords, records_of_turns: ConversationHistory
+) -> Iterator[APIRouter]:
+    """Yields the routes for stored conversations: export and import, conversations, history, items."""
     auth, store, counter, tasks = gateway.authenticator, gateway.store, gateway.message_counter, gateway.tasks
     wait_seconds = gateway.settings.compaction.wait_seconds
     # Imported and added messages have no model yet, so they are counted in the encoding of unknown models.
@@ -219,9 +228,6 @@ def _build_conversation_routes(gateway: Gateway, records: ConversationRecords) -
         store=store, message_counter=counter, tasks=tasks, random_bytes=random_bytes, encoding=encoding
     )
     yield export_and_import.build_transfer_routes(ConversationExporter(store), importer, records, auth)
-    finder = ConversationSearch(store=store, message_search=gateway.message_search, tasks=tasks, clock=gateway.now)
-    records_of_turns = ConversationHistory(store=store, records=records)
-    yield search.build_search_routes(finder, records, records_of_turns, auth)
     item_writer = ItemWriter(
         store=store,
         records=records,
@@ -245,13 +251,19 @@ def _build_conversation_routes(gateway: Gateway, records: ConversationRecords) -
     yield items_and_pins.build_item_routes(records, item_writer, ItemReader(store, records), item_remover, auth)
 
 
-def _build_context_routes(gateway: Gateway, records: ConversationRecords) -> Iterator[APIRouter]:
+def _build_context_routes(gateway: Gateway, records: ConversationRecords, lookup: IdLookup) -> Iterator[APIRouter]:
     """Yields the routes for what a model sees of a conversation: views, summaries, compaction, pins, user
     text."""
     auth, store, counter, tasks = gateway.authenticator, gateway.store, gateway.message_counter, gateway.tasks
     view_builder, pin_updater = gateway.view_builder, gateway.pin_updater
     stored_turns = StoredTurnBuilder(store=store, message_counter=counter, model_contexts=gateway.model_contexts)
-    view_pages = ViewPages(store=store, records=records, stored_turns=stored_turns, view_builder=view_builder)
+    view_pages = ViewPages(
+        store=store,
+        records=records,
+        stored_turns=stored_turns,
+        view_builder=view_builder,
+        find_item_id=lookup.find_item_id,
+    )
     yield views.build_view_routes(view_pages, auth, policies=sorted(gateway.settings.policies))
     summary_records = SummaryRecords(
         store=store,

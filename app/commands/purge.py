@@ -21,7 +21,7 @@ from app.settings import Settings, load_settings
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.keys import KeyStore
 from app.store.contract.requests import RequestQuery, RequestStore
-from app.store.contract.usage import UsageStore
+from app.store.contract.usage import UsageQuery, UsageStore
 from app.store.leases import LeaseKeeper
 
 
@@ -126,7 +126,7 @@ async def _require_tenant(
     if await requests.list_requests(RequestQuery(limit=1, tenant=tenant)):
         return
     names = {key.tenant for key in await keys.list_api_keys()}
-    names |= {total.tenant for total in await usage.sum_usage(since_day="", by="tenant")}
+    names |= {total.tenant for total in await usage.sum_usage(UsageQuery("", "tenant"))}
     if not any(belongs_to_tenant(name, tenant) for name in names):
         similar = ", ".join(map(repr, difflib.get_close_matches(tenant, sorted(names))))
         raise CommandError(

@@ -23,7 +23,7 @@ from app.conversation.api_keys import (
 from app.conversation.names import check_name
 from app.errors import InvalidRequest, NotFound
 from app.store.contract.keys import KeyStore
-from app.store.contract.usage import UsageReader
+from app.store.contract.usage import UsageQuery, UsageReader
 
 KEY_PREFIX: Final = "ck_"
 GENERATED_TENANT_PREFIX: Final = "ten_"
@@ -109,7 +109,7 @@ class ApiKeys:
         not used are missing."""
         month_start = self.now().date().replace(day=1).isoformat()
         costs: dict[str, float] = {}
-        for totals in await self.usage.sum_usage(since_day=month_start, by="key"):
+        for totals in await self.usage.sum_usage(UsageQuery(month_start, "key")):
             costs[totals.key_id] = costs.get(totals.key_id, 0.0) + totals.cost_usd
         return costs
 

@@ -16,16 +16,18 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from app.context.quote.quotation_message import extract_quotable_text
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.conversation.search_terms import extract_query_terms
+from app.conversation.search_terms import extract_message_terms, extract_query_terms
 from app.conversations.history.conversation_records import stream_conversation_pages
 from app.errors import InvalidRequest, StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.message_search import MessageSearch
 from app.store.contract.conversations import ConversationHit, ConversationQuery, ConversationStore
+from app.store.search.term_ranking import rank_by_weight, weights_to_score
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +86,8 @@ class ConversationSearch:
     async def search_tenant(self, caller: Caller, query: str, *, limit: int) -> SearchResult:
         """Returns the caller's conversations that contain words of `query`, each with its best message.
 
-        For a caller who sees all tenants these are the conversations of the tenants that were active last. Scores
-        count words within a tenant, so those of different tenants compare roughly.
+        For a caller who sees all tenants these are the conversations of the tenants that were active last. Their scores
+        count in how many of all found messages a word is, so they have one scale.
 
         Raises:
             InvalidRequest: messages are encrypted.
@@ -93,7 +95,7 @@ class ConversationSearch:
         self._require_index()
         terms = extract_query_terms(query)
         deadline = time.monotonic() + INDEXING_SECONDS
-        tenants = await self._list_active_tenants() if caller.sees_all_tenants else [caller.tenant]
+        tenants = await self.list_active_tenants() if caller.sees_all_tenants else [caller.tenant]
         hits: list[ConversationHit] = []
         are_all_complete = len(tenants) < MAX_SEARCHED_TENANTS
         for tenant in tenants:
@@ -103,7 +105,7 @@ class ConversationSearch:
             are_all_complete = are_all_complete and is_complete
             hits += await self.store.search_tenant(tenant=tenant, terms=terms, limit=limit)
         if len(tenants) > 1:
-            hits = sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
+            hits = _rank_on_one_scale(hits, terms, limit)
         return SearchResult(terms, hits, are_all_complete)
 
     def _require_index(self) -> None:
@@ -114,7 +116,7 @@ class ConversationSearch:
                 hint="List the conversation's items, or ask a model: its search tool still searches.",
             )
 
-    async def _list_active_tenants(self) -> list[str]:
+    async def list_active_tenants(self) -> list[str]:
         """Returns the tenants of the newest conversations, the most active first, at most `MAX_SEARCHED_TENANTS`."""
         query = ConversationQuery(limit=NEWEST_CONVERSATIONS, excludes_context_tenants=True)
         newest = await self.store.list_conversations(tenant=None, query=query)
@@ -163,6 +165,16 @@ class ConversationSearch:
         self._indexed_until.move_to_end(tenant)
         while len(self._indexed_until) > MAX_CACHED_TENANTS:
             self._indexed_until.popitem(last=False)
+
+
+def _rank_on_one_scale(hits: Sequence[ConversationHit], terms: Sequence[str], limit: int) -> list[ConversationHit]:
+    """Ranks hits of several tenants by the words of their best messages. At equal scores the first stays first."""
+    hits = hits[::-1]  # the ranking prefers the higher place
+    terms_by_place = {
+        place: set(terms).intersection(extract_message_terms(hit.message.message)) for place, hit in enumerate(hits)
+    }
+    weights = rank_by_weight(terms_by_place, total_count=len(hits), limit=limit)
+    return [replace(hits[place], score=weights_to_score(weight)) for place, weight in weights.items()]
 
 
 def build_search_excerpt(message: LogMessage, query: str) -> str:

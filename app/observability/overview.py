@@ -1,7 +1,7 @@
 """Builds the overview of the gateway's metrics for the console's first page.
 
 Totals are read from all workers when the overview is requested. Samples are taken in the background by each worker and
-kept in its memory for an hour.
+kept in its memory: all of an hour, and a part of those of a day and of a week.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from app.observability import metric_families as f
 from app.observability.background_loops import BackgroundLoop
@@ -22,8 +22,10 @@ from app.observability.metrics import Metrics
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 10
-MAX_SAMPLES: Final = 360
-"""An hour of samples."""
+RangeName = Literal["hour", "day", "week"]
+RANGES: Final[Mapping[RangeName, tuple[int, int]]] = {"hour": (1, 360), "day": (30, 288), "week": (180, 336)}
+"""What is kept for each range: every how-manieth sample, and how many. A day has one for each five minutes, a week one
+for each half hour."""
 RECENT_SAMPLES: Final = 30
 """Latencies are those of the last 30 samples, five minutes; if nothing was measured in them, those since the start."""
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -82,7 +84,11 @@ class MetricsOverview:
         self._process_info = process_info
         self._unix_seconds = unix_seconds
         self._sleep = sleep
-        self._samples: deque[_Sample] = deque(maxlen=MAX_SAMPLES)
+        self._ranges: dict[RangeName, deque[_Sample]] = {
+            name: deque(maxlen=max_samples) for name, (_, max_samples) in RANGES.items()
+        }
+        self._samples = self._ranges["hour"]
+        self._sample_count = 0
         self.sampling = BackgroundLoop("overview", self._sample, lambda: INTERVAL_SECONDS, metrics=metrics, sleep=sleep)
 
     def start(self) -> None:
@@ -95,12 +101,21 @@ class MetricsOverview:
     def take_sample(self) -> None:
         """Adds a sample of the current totals."""
         numbers = self._metrics.read_snapshot()
-        totals = _build_totals(numbers)
-        histograms = {name: _sum_latency(name, numbers) for name in LATENCIES}
-        before = self._samples[-1].histograms if self._samples else None
+        totals, histograms = _build_totals(numbers), {name: _sum_latency(name, numbers) for name in LATENCIES}
+        for name, (step, _) in RANGES.items():
+            if self._sample_count % step == 0:
+                samples = self._ranges[name]
+                samples.append(self._build_sample(totals, histograms, samples[-1] if samples else None))
+        self._sample_count += 1
+
+    def _build_sample(
+        self, totals: Mapping[str, Any], histograms: dict[str, list[float]], before: _Sample | None
+    ) -> _Sample:
         name = "first_byte_seconds"
         # The samples of this field are not totals: each is about the time since the sample before.
-        first_bytes = histograms[name] if before is None else _subtract_series(histograms[name], before[name])
+        first_bytes = histograms[name]
+        if before is not None:
+            first_bytes = _subtract_series(first_bytes, before.histograms[name])
         fields = {
             "at": int(self._unix_seconds()),
             **{total_name: totals[total_name] for total_name in SAMPLED_TOTALS},
@@ -109,10 +124,14 @@ class MetricsOverview:
                 estimate_quantile(QUANTILES["p95"], LATENCIES[name][0], first_bytes)
             ),
         }
-        self._samples.append(_Sample(fields, histograms))
+        return _Sample(fields, histograms)
 
-    def build_overview(self) -> dict[str, Any]:
-        """Builds the response body of `GET /v1/admin/overview`."""
+    def build_overview(self, range_name: RangeName = "hour") -> dict[str, Any]:
+        """Builds the response body of `GET /v1/admin/overview`.
+
+        Args:
+            range_name: the range of the samples.
+        """
         numbers = self._metrics.read_snapshot()
         started_at = numbers.sum_series(f.START_TIME)
         return {
@@ -129,8 +148,8 @@ class MetricsOverview:
             "models": _build_model_rows(numbers),
             "errors": _build_application_errors(numbers),
             "series": {
-                "interval_seconds": INTERVAL_SECONDS,
-                "samples": [sample.fields for sample in list(self._samples)],
+                "interval_seconds": INTERVAL_SECONDS * RANGES[range_name][0],
+                "samples": [sample.fields for sample in list(self._ranges[range_name])],
             },
         }
 
@@ -195,19 +214,25 @@ def _count_application_requests(numbers: MetricsSnapshot) -> int:
 
 
 def _build_model_rows(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
-    """Builds a row for each model: calls, errors, tokens and cost. The model with the most calls comes first."""
+    """Builds a row for each model: calls, errors by outcome, whether its circuit breaker is open, tokens and cost. The
+    model with the most calls comes first."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for labels, count in numbers.iter_series(f.UPSTREAM_REQUESTS):
         if labels["purpose"] == "answer":
             row = _find_model_row(rows, labels)
             row["requests"] += int(count)
-            row["errors"] += 0 if labels["outcome"] == "ok" else int(count)
+            if labels["outcome"] != "ok":
+                row["errors"] += int(count)
+                row["failures"][labels["outcome"]] = row["failures"].get(labels["outcome"], 0) + int(count)
     for labels, count in numbers.iter_series(f.PROMPT_TOKENS):
         name = {"estimated": "prompt_tokens", "cached": "cached_tokens"}.get(labels["kind"])
         if name is not None:
             _find_model_row(rows, labels)[name] += int(count)
     for labels, count in numbers.iter_series(f.COMPLETION_TOKENS):
         _find_model_row(rows, labels)["completion_tokens"] += int(count)
+    for labels, is_open in numbers.iter_series(f.BREAKER_OPEN):
+        if is_open and labels["purpose"] == "answer":
+            _find_model_row(rows, labels)["breaker_open"] = True
     # Both kinds of cost, of answers and of summaries, count for the model that was called.
     for labels, count in numbers.iter_series(f.COST):
         row = _find_model_row(rows, labels)
@@ -219,7 +244,8 @@ def _find_model_row(rows: dict[tuple[str, str], dict[str, Any]], labels: Mapping
     key = (labels["provider"], labels["model"])
     if key not in rows:
         counts = dict.fromkeys(("requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens"), 0)
-        rows[key] = {"model": labels["model"], "provider": labels["provider"], **counts, "cost_usd": None}
+        names = {"model": labels["model"], "provider": labels["provider"]}
+        rows[key] = {**names, **counts, "failures": {}, "breaker_open": False, "cost_usd": None}
     return rows[key]
 
 

@@ -41,6 +41,7 @@ class EndedRequest(msgspec.Struct, frozen=True, array_like=True):
         duration: seconds from the start to the end.
         first_byte_seconds: seconds from the start to the first byte of the answer's body; None if nothing was sent.
         answer: the place of the stored answer in its conversation: seq, and link as hex digits.
+        answer_id: the id that the client got with it.
     """
 
     id: str | None
@@ -57,6 +58,7 @@ class EndedRequest(msgspec.Struct, frozen=True, array_like=True):
     turn: TurnFacts | None
     steps: list[RequestStep]
     answer: tuple[int, str] | None = None
+    answer_id: str | None = None
 
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -75,6 +75,7 @@ class RequestRecord(msgspec.Struct):
         key_id: the id of the caller's API key.
         turn: the numbers of the answer; None if there was none.
         answer: the place of the stored answer: its seq, and its link as hex digits.
+        answer_id: the id that the client got with the stored answer, such as `chatcmpl-…`.
         steps: in the order in which they began.
     """
 
@@ -86,6 +87,7 @@ class RequestRecord(msgspec.Struct):
     key_id: str | None = None
     turn: TurnFacts | None = None
     answer: tuple[int, str] | None = None
+    answer_id: str | None = None
     steps: list[RequestStep] = []
 
     def begin_step(self, name: StepName, detail: dict[str, Any] | None = None) -> RequestStep:

@@ -20,7 +20,7 @@ from app.errors import StoreUnavailable
 from app.observability.background_loops import BackgroundLoop
 from app.observability.metric_families import UNWRITTEN_USAGE
 from app.observability.metrics import NO_METRICS, Metrics
-from app.store.contract.usage import MAX_USAGE_BATCH, UsageGrouping, UsageStore, UsageTotals
+from app.store.contract.usage import MAX_USAGE_BATCH, UsageQuery, UsageStore, UsageTotals
 
 log = logging.getLogger(__name__)
 
@@ -114,10 +114,10 @@ class UsageRecorder:
         else:
             total.cost_usd += cost_usd
 
-    async def sum_usage(self, *, since_day: str, by: UsageGrouping, limit: int | None = None) -> list[UsageTotals]:
+    async def sum_usage(self, query: UsageQuery) -> list[UsageTotals]:
         """As `UsageStore.sum_usage`, with what this process has not written yet."""
         await self.flush()
-        return await self._store.sum_usage(since_day=since_day, by=by, limit=limit)
+        return await self._store.sum_usage(query)
 
     async def flush(self) -> None:
         """Writes the sums.

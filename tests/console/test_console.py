@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 from playwright.async_api import Error, Page
 
@@ -17,9 +19,21 @@ async def test_the_console_loads(console: Console, page: Page) -> None:
     await shot(page, "start")
 
 
+async def test_a_load_asks_for_three_files_of_code(filled: Filled, page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(urlsplit(request.url).path))
+    await page.goto(filled.url(f"#/conversations/{filled.long}/tokens"))
+    await page.locator(".chart canvas").wait_for()
+    code = [path for path in asked if path.endswith((".js", ".css"))]
+    assert sorted(code) == ["/console/bundle/console.css", "/console/bundle/console.js", "/console/vendor/uplot.js"]
+    await page.goto(filled.url(f"sources.html#/conversations/{filled.long}/tokens"))
+    await page.locator(".chart canvas").wait_for()
+    assert "/console/js/frame/frame.js" in asked
+
+
 async def bare(page: Page, console: Console) -> None:
     """The page under its policy, without the application."""
-    await page.route("**/*.js", lambda route: route.fulfill(body="", content_type="text/javascript"))
+    await page.route("**/*.js*", lambda route: route.fulfill(body="", content_type="text/javascript"))
     await page.goto(console.url())
 
 

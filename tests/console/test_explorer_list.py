@@ -150,10 +150,10 @@ async def test_ids_are_shown_by_their_ends(console: Console, page: Page) -> None
     await expect(page.locator(ROWS)).to_contain_text(f"…{found['conversation_id'][-8:]}")
 
 
-async def test_a_conversation_is_opened_by_the_id_of_the_client(filled: Filled, page: Page) -> None:
+async def test_a_conversation_is_found_by_the_id_of_the_client(filled: Filled, page: Page) -> None:
     await open_list(page, filled)
-    await page.get_by_label("Id of a conversation").fill("harbour")
-    await page.get_by_role("button", name="Open").click()
+    await page.get_by_label("Search in all conversations").fill("harbour")
+    await page.get_by_role("link", name=f"Conversation …{filled.long[-8:]}").click()
     await expect(page.get_by_text(filled.long)).to_be_visible()
 
 

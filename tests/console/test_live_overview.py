@@ -153,6 +153,41 @@ async def test_errors_are_as_many_as_the_table_beside_them_says(filled: Filled, 
     await expect(page.get_by_text("the simulated model is free")).to_be_visible()
 
 
+async def test_a_deployment_that_gets_no_calls_is_told_first(filled: Filled, page: Page) -> None:
+    told = await overview(filled)
+    failures = {"timeout": 3, "rate_limited": 2}
+    broken = {**told["models"][0], "provider": "openai", "errors": 5, "failures": failures, "breaker_open": True}
+    errors = [{"code": "invalid_" + "long_" * 6 + "code", "status": 400, "count": 3}]
+    body = {**told, "models": [broken], "errors": errors}
+    await page.route("**/v1/admin/overview", lambda route: route.fulfill(json=body))
+    await open_overview(page, filled)
+    await expect(page.get_by_role("alert")).to_contain_text(f"openai/{broken['model']} gets no calls for a while")
+    row = page.get_by_role("region", name="Models").get_by_role("row").nth(1)
+    await expect(row).to_contain_text("3 timeout, 2 rate limited")
+    await looked_at(page, "overview-broken")
+    await page.set_viewport_size({"width": 400, "height": 800})
+    code = await page.locator("table.errors code").bounding_box()
+    assert code is not None
+    assert code["height"] < 30  # one line
+
+
+async def test_charts_reach_over_a_day_and_a_week(filled: Filled, page: Page) -> None:
+    told = await overview(filled)
+    sample = dict.fromkeys(told["series"]["samples"][0], 0)
+    samples = [{**sample, "at": 1_795_000_000 + 1800 * at, "requests": 9 * at} for at in range(300)]
+    week = {**told, "series": {"interval_seconds": 1800, "samples": samples}}
+    await page.route("**/v1/admin/overview?range=week", lambda route: route.fulfill(json=week))
+    await open_overview(page, filled)
+    await page.get_by_role("button", name="Week").click()
+    await expect(page.get_by_text("last 6 days").first).to_be_visible()
+    await expect(page.locator(".chart canvas")).to_have_count(4)
+    assert page.url.endswith("#/overview?range=week")
+    await page.set_viewport_size({"width": 1440, "height": 900})
+    tops = await page.locator(".overview-charts > section").evaluate_all("all => all.map(one => one.offsetTop)")
+    assert tops[0] == tops[1] < tops[2] == tops[3]
+    await looked_at(page, "overview-week")
+
+
 async def test_looking_at_the_console_is_no_traffic(filled: Filled, page: Page) -> None:
     before = (await overview(filled))["totals"]
     for place in ("#/conversations", "#/chat", "#/overview"):

@@ -85,6 +85,42 @@ async def test_requests_are_listed_and_one_is_told(page: Page) -> None:
         await expect(page.get_by_role("heading", name="What the model saw")).to_be_visible()
 
 
+async def test_one_search_finds_ids_keys_tenants_and_settings(page: Page) -> None:
+    async with scripted(
+        page, ScriptedUpstream(default=answering), auth={"operator_token": TOKEN, "mode": "keys"}
+    ) as console:
+        operator = {"Authorization": f"Bearer {TOKEN}"}
+        made = await console.client.post("/v1/admin/keys", json={"name": "Website", "tenant": "shop"}, headers=operator)
+        answer = await ask(console, made.json()["key"], "Where is my parcel?", model="m")
+        request_id, conversation_id = answer.headers["x-request-id"], answer.headers["x-conversation-id"]
+        await enter(page, console, "conversations")
+        search = page.get_by_label("Search in all conversations")
+        await search.fill(f" {answer.json()['id']} ")
+        named = page.get_by_role("region", name="By its id")
+        await expect(named.get_by_role("link")).to_have_text(
+            [f"Request …{request_id[-8:]}", "What the model saw", f"Conversation …{conversation_id[-8:]}"]
+        )
+        await looked_at(page, "search-an-id")
+        await named.get_by_role("link", name="What the model saw").click()
+        await expect(page.get_by_role("heading", name="What the model saw")).to_be_visible()
+        options = page.get_by_role("dialog").get_by_role("option")
+        for typed, note, place in (
+            (request_id, "its steps in time", f"#/requests/{request_id}"),
+            (conversation_id, "its log", f"#/conversations/{conversation_id}"),
+            ("website", f"key {made.json()['hint']}: its requests", f"#/requests?key_id={made.json()['id']}"),
+            ("shop", "tenant: its conversations", "#/conversations?tenant=shop"),
+            ("request_hours", "168", "#/settings?q=retention.request_hours"),
+        ):
+            await page.keyboard.press("Control+k")
+            await page.get_by_role("combobox", name="Search and commands").fill(typed)
+            await expect(options.first.locator(".palette-note")).to_have_text(note)
+            if typed == "website":
+                await looked_at(page, "palette-key")
+            await page.keyboard.press("Enter")
+            await page.wait_for_url(f"**/{place}")
+        await page.goto("about:blank")
+
+
 async def test_requests_are_found_by_who_asked_and_what_became_of_them(page: Page) -> None:
     async with scripted(
         page, ScriptedUpstream(default=answering), auth={"operator_token": TOKEN, "mode": "keys"}
@@ -230,7 +266,44 @@ async def test_costs_are_added_up_by_key_tenant_and_model(page: Page) -> None:
         await expect(rows.first.locator("td").nth(2)).to_have_text("2")
         await expect(page.get_by_text("team blue")).to_be_visible()
         await expect(page.get_by_role("meter", name="Spent by team blue")).to_have_attribute("aria-valuemax", "20")
+        await expect(page.locator(".budgets")).to_contain_text("at the end of the month")
+        await expect(page.locator(".chart canvas")).to_be_visible()
+        await page.get_by_role("button", name="Show as table").click()
+        today = page.get_by_role("region", name="Table: What was spent on each day").locator("tbody tr").last
+        shown = await today.locator("td").all_inner_texts()
+        assert len(shown) == 2
+        assert all(text.startswith("$") and text != "$0.00" for text in shown)
         await looked_at(page, "costs")
+        await page.get_by_role("button", name="90 days").click()
+        await expect(page.get_by_role("region", name="Table").locator("tbody tr")).to_have_count(90)
+
+
+async def test_the_holder_of_a_key_sees_its_own_costs(page: Page) -> None:
+    values: dict[str, Any] = {
+        "models": {"m": {"provider": "upstream", "price": {"input": 1000.0, "output": 1000.0}}},
+        "auth": {"operator_token": TOKEN, "mode": "keys"},
+    }
+    async with scripted(page, ScriptedUpstream(default=answering), **values) as console:
+        operator = {"Authorization": f"Bearer {TOKEN}"}
+        secrets = []
+        for wish in ({"name": "A team with a rather long name", "budget_usd": 1}, {"name": "Others"}):
+            made = await console.client.post("/v1/admin/keys", json=wish, headers=operator)
+            secrets.append(made.json()["key"])
+        for secret in (secrets[0], secrets[1], secrets[1]):
+            assert (await ask(console, secret, "Hello", model="m", max_tokens=9)).status_code == 200
+        await page.goto(console.url(f"#token={secrets[0]}"))
+        await expect(page.get_by_role("heading", name="Conversations")).to_be_visible()
+        await page.goto(console.url("#/costs"))
+        row = page.get_by_role("region", name="Costs").locator("tbody tr")
+        await expect(row).to_have_count(1)
+        await expect(row.locator("td").nth(2)).to_have_text("1")
+        await expect(page.get_by_role("meter", name="Spent by A team with a rather long name")).to_be_visible()
+        await expect(page.get_by_role("link", name="Costs")).to_be_visible()
+        await expect(page.get_by_role("link", name="Requests")).to_have_count(0)
+        await looked_at(page, "costs-of-a-key")
+        await page.set_viewport_size({"width": 400, "height": 800})
+        name = page.locator(".budgets strong")
+        assert (await name.bounding_box())["height"] < 60  # type: ignore[index]  # it is visible
 
 
 async def test_the_budget_of_a_key_is_changed(page: Page) -> None:
@@ -286,7 +359,6 @@ async def test_limits_that_refusals_have_taught_are_shown_and_cleared(page: Page
     ("place", "words"),
     [
         ("requests", "Only an operator may see requests."),
-        ("costs", "Only an operator may see costs."),
         ("settings", "Only an operator may see settings."),
     ],
 )

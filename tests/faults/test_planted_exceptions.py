@@ -23,6 +23,7 @@ from app.observability.metrics import Metrics
 from app.observability.overview import MetricsOverview, ProcessInfo
 from app.settings import load_settings
 from app.store.contract.store import Store
+from app.store.contract.usage import UsageQuery
 from app.store.leases import LeaseKeeper
 from app.store.postgres import append_queue
 from app.store.sqlite import threads, writes
@@ -123,7 +124,7 @@ async def test_the_writer_of_usage_lives_and_loses_nothing_but_the_row_at_fault(
     await _wait_until(lambda: not recorder._unwritten)
     recorder.record_call("tenant", None, "later", USAGE, 0.5)
     await _wait_until(lambda: not recorder._unwritten)
-    stored = {row.model for row in await store.sum_usage(since_day="2026-01-01", by="model")}
+    stored = {row.model for row in await store.sum_usage(UsageQuery("2026-01-01", "model"))}
     assert stored >= {"good", "better", "later"}
     assert not recorder.writes.is_dead
     assert "a sum of usage cannot be stored" in caplog.text

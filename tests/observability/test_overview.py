@@ -7,25 +7,49 @@ import asyncio
 import pytest
 
 from app.observability import metric_families as f
+from app.observability import overview as overview_module
 from app.observability.metrics import Metrics, TurnFacts
-from app.observability.overview import INTERVAL_SECONDS, MAX_SAMPLES, RECENT_SAMPLES, MetricsOverview, ProcessInfo
+from app.observability.overview import INTERVAL_SECONDS, RANGES, RECENT_SAMPLES, MetricsOverview, ProcessInfo, RangeName
 
 NATURE = ProcessInfo(version="1", database="memory", simulated=True)
 TURN = TurnFacts("p", "m", "additive", "full", prompt_tokens=60, log_tokens=100, pressure=0.5, saved_usd=0.5)
 
 
 def overview_of(metrics: Metrics) -> MetricsOverview:
-    times = iter(range(0, 1_000_000, INTERVAL_SECONDS))
-    return MetricsOverview(metrics, NATURE, unix_seconds=lambda: next(times))
+    return MetricsOverview(metrics, NATURE, unix_seconds=lambda: 0.0)
 
 
-def test_an_hour_is_kept() -> None:
-    overview = overview_of(Metrics())
-    for _ in range(MAX_SAMPLES + 5):
+@pytest.mark.parametrize(("name", "seconds"), [("hour", 3600), ("day", 86_400), ("week", 7 * 86_400)])
+def test_an_hour_a_day_and_a_week_are_kept(name: RangeName, seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, count = RANGES[name]
+    times = iter(range(0, 10_000_000, INTERVAL_SECONDS * step))
+    overview = MetricsOverview(Metrics(), NATURE, unix_seconds=lambda: next(times))
+    monkeypatch.setattr(overview_module, "RANGES", {name: (1, count)})
+    for _ in range(count + 5):
         overview.take_sample()
-    samples = overview.build_overview()["series"]["samples"]
-    assert len(samples) * INTERVAL_SECONDS == 3600
-    assert samples[0]["at"] == 5 * INTERVAL_SECONDS
+    monkeypatch.undo()
+    series = overview.build_overview(name)["series"]
+    assert series["interval_seconds"] == INTERVAL_SECONDS * step
+    assert len(series["samples"]) * series["interval_seconds"] == seconds
+    assert series["samples"][0]["at"] == 5 * INTERVAL_SECONDS * step
+
+
+def test_a_longer_range_has_fewer_samples() -> None:
+    overview = overview_of(Metrics())
+    for _ in range(61):
+        overview.take_sample()
+    assert [len(overview.build_overview(name)["series"]["samples"]) for name in RANGES] == [61, 3, 1]
+
+
+def test_a_model_s_failures_and_its_open_breaker_are_told() -> None:
+    metrics = Metrics()
+    for outcome in ("ok", "timeout", "timeout", "rate_limited"):
+        metrics.counter_series(f.UPSTREAM_REQUESTS, "p", "m", "answer", outcome).inc()
+    for model, purpose, is_open in (("m", "answer", 1), ("n", "answer", 0), ("n", "summary", 1)):
+        metrics.gauge_series(f.BREAKER_OPEN, "p", model, purpose).set(is_open)
+    (row,) = overview_of(metrics).build_overview()["models"]
+    assert (row["model"], row["errors"], row["breaker_open"]) == ("m", 3, True)
+    assert row["failures"] == {"timeout": 2, "rate_limited": 1}
 
 
 def test_a_sample_s_latency_is_that_of_its_interval() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from app.dialects.usage import TokenUsage
 from app.errors import StoreUnavailable
-from app.store.contract.usage import MAX_USAGE_BATCH, UsageTotals
+from app.store.contract.usage import MAX_USAGE_BATCH, UsageQuery, UsageTotals
 from app.store.usage_recorder import UsageRecorder
 from tests.support.memory_store import MemoryStore
 
@@ -46,7 +46,7 @@ class World:
         return UsageRecorder(self.store, now=lambda: self.time)
 
     async def stored(self, since_day: str = "2026-01-01") -> list[tuple[str, str, int, float]]:
-        found = await self.store.sum_usage(since_day=since_day, by="key")
+        found = await self.store.sum_usage(UsageQuery(since_day, "key"))
         return [(row.tenant, row.key_id, row.requests, row.cost_usd) for row in found]
 
 
@@ -64,7 +64,7 @@ async def test_calls_are_added_up_and_written_once(world: World) -> None:
     await world.recorder.flush()
     await world.recorder.flush()
     assert await world.stored() == [("shop", "key_1", 2, 0.75), ("shop", "", 1, 0.0)]
-    (by_model,) = await world.store.sum_usage(since_day="2026-11-30", by="model")
+    (by_model,) = await world.store.sum_usage(UsageQuery("2026-11-30", "model"))
     assert by_model == UsageTotals("", "", "", "small", 3, 2, 300, 120, 21, 0.75)
 
 

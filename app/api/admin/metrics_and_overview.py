@@ -6,15 +6,16 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_reader import read_headers
 from app.api.resource_schemas import Described, build_json_response, build_resource_router, describe_errors
 from app.errors import InvalidApiKey, NotFound
+from app.observability.overview import RangeName
 from app.pipeline.chat_request import Caller
 
 METRICS_RESPONSE: Final = {
@@ -74,21 +75,23 @@ def build_metrics_routes(render: Callable[[str], tuple[bytes, str]] | None, *, t
     return routes
 
 
-def build_overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: Authenticator) -> APIRouter:
+def build_overview_routes(overview: Callable[[RangeName], dict[str, Any]] | None, auth: Authenticator) -> APIRouter:
     """Builds the route `GET /v1/admin/overview`.
 
     Args:
-        overview: returns the overview; None: it is switched off.
+        overview: returns the overview with the samples of a range; None: it is switched off.
     """
     routes = build_resource_router("/v1/admin", "telemetry")
     overseer = Depends(auth.require_operator())
 
     @routes.get("/overview", response_model=OverviewObject)
-    async def overview_of_gateway(caller: Caller = overseer) -> Response:
+    async def overview_of_gateway(
+        range: Annotated[RangeName, Query(description="Of the samples.")] = "hour", caller: Caller = overseer
+    ) -> Response:
         """The gateway at a glance."""
         if overview is None:
             raise NotFound("The overview is switched off.", hint="Set `telemetry.metrics: true`.")
-        return build_json_response(await asyncio.to_thread(overview))
+        return build_json_response(await asyncio.to_thread(overview, range))
 
     return routes
 

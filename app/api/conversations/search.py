@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import (
     Described,
     Limit,
+    Name,
     Page,
     build_json_response,
     build_list_page,
@@ -19,6 +21,7 @@ from app.api.resource_schemas import (
 )
 from app.conversations.history.conversation_history import ConversationHistory
 from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.id_lookup import IdLookup
 from app.conversations.items.item_building import find_message_item_id
 from app.conversations.search import ConversationSearch, SearchResult, build_search_excerpt
 from app.pipeline.chat_request import Caller
@@ -48,6 +51,21 @@ class FoundMessage(Described):
     """Only with `include[]=title`."""
 
 
+class FoundIdObject(Described):
+    """What an id names. `item_id` is the answer's item, null if there is none."""
+
+    kind: Literal["request", "answer", "conversation"]
+    id: str
+    tenant: str | None
+    conversation_id: str | None
+    item_id: str | None
+
+
+class FoundIds(Described):
+    object: str
+    data: list[FoundIdObject]
+
+
 class FoundMessages(Page[FoundMessage]):
     """The messages that match a search, best first."""
 
@@ -57,11 +75,12 @@ class FoundMessages(Page[FoundMessage]):
 
 def build_search_routes(
     conversation_search: ConversationSearch,
+    id_lookup: IdLookup,
     records: ConversationRecords,
     history: ConversationHistory,
     auth: Authenticator,
 ) -> APIRouter:
-    """Builds the endpoints of both searches."""
+    """Builds the endpoints of both searches, and of what an id names."""
     routes = build_resource_router("/v1", "search")
     reads = Depends(auth.require_scope("read"))
 
@@ -86,6 +105,15 @@ def build_search_routes(
             if include:
                 row["title"] = await history.find_title(hit.conversation)
         return build_json_response(body)
+
+    @routes.get("/lookup", response_model=FoundIds)
+    async def look_up(
+        id: Annotated[Name, Query(description="Of a request, an answer or a conversation, or a client's own.")],
+        caller: Caller = reads,
+    ) -> Response:
+        """What an id names."""
+        found = await id_lookup.find(caller, id.strip())
+        return build_json_response({"object": "list", "data": [asdict(one) for one in found]})
 
     return routes
 

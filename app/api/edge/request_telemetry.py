@@ -240,6 +240,7 @@ def _build_ended_request(
         record.turn,
         record.steps,
         record.answer,
+        record.answer_id,
     )
 
 

@@ -47,3 +47,6 @@ function followLink() {
 
 followLink();
 addEventListener("hashchange", followLink);
+
+/** Whether somebody may see all tenants. @param {object} session  as the gateway tells it */
+export const isOperator = (session) => Boolean(session.operator) || session.scopes.includes("admin");

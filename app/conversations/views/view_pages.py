@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from app.context.view.message_origins import MessageOrigin, compute_message_orig
 from app.conversation.conversation_types import Conversation
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.boundary_item_ids import read_boundary_item_ids
+from app.conversations.items.item_building import parse_item_id
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, read_answer_request_facts
 from app.conversations.views.view_and_summary_objects import (
     build_common_view_fields,
@@ -61,6 +62,8 @@ class ViewPages:
     records: ConversationRecords
     stored_turns: StoredTurnBuilder
     view_builder: ViewBuilder
+    find_item_id: Callable[[Caller, str], Awaitable[str | None]]
+    """Finds the item id of the answer that a client's id names."""
 
     async def preview_next_view(
         self, caller: Caller, conversation_id: str, turn_request: StoredTurnRequest, page: ViewPageQuery
@@ -108,11 +111,16 @@ class ViewPages:
     ) -> dict[str, Any]:
         """Returns the view that was sent for the answer to which an item belongs.
 
+        Args:
+            item_id: or the id that the client got with the answer, or with the request.
+
         Raises:
             ConversationNotFound, ItemNotFound: there is no such conversation or item.
             ViewNotFound: the item's message did not come through the gateway.
         """
         conversation = await self.records.find_conversation(caller, conversation_id)
+        if parse_item_id(item_id) is None:
+            item_id = await self.find_item_id(caller, item_id) or item_id
         answer, _ = await self.records.find_message(conversation, item_id)
         view = await restore_view(self.store, conversation, answer)
         if view is None:

@@ -178,7 +178,7 @@ class TurnWriter:
         if answer.incomplete:
             state[BROKEN_OFF] = True
         if (record := current_request_record()) is not None:
-            record.answer = (entry.seq, entry.link.hex())
+            record.answer, record.answer_id = (entry.seq, entry.link.hex()), (answer.meta or {}).get("id")
         chunk_count = max(conversation.chunk_count, answer.chunk_count)
         if has_tool_messages([entry]):
             state[TOOL_TRAFFIC] = True

@@ -7,6 +7,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+MAX_SEARCHED_RECORDS: Final = 50_000
+"""Among how many of the newest requests a search in their records looks: they have no index, and take up to 300 ms."""
 MAX_REQUEST_BATCH: Final = 100
 """How many requests one call of `add_requests` may have: they are one statement."""
 
@@ -53,6 +55,8 @@ class RequestQuery(msgspec.Struct, frozen=True):
     key_id: str | None = None
     context_status: str | None = None
     conversation_id: str | None = None
+    record_part: str | None = None
+    """A piece of the record. Only the newest `MAX_SEARCHED_RECORDS` requests are looked at."""
 
     def selects(self, request: StoredRequest) -> bool:
         """Whether a request is one of the selected; the limit is not looked at."""
@@ -63,6 +67,7 @@ class RequestQuery(msgspec.Struct, frozen=True):
             and (self.is_failed is None or self.is_failed == (request.error is not None))
             and (self.min_duration_ms is None or request.duration_ms >= self.min_duration_ms)
             and (self.model is None or self.model in (request.model, request.answered_by))
+            and (self.record_part is None or self.record_part in request.record)
             and all(getattr(self, name) in (None, getattr(request, name)) for name in EQUAL_FIELDS)
         )
 

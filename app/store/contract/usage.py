@@ -9,7 +9,21 @@ import msgspec
 
 MAX_USAGE_BATCH: Final = 50
 """How many sums one call of `add_usage` may have: they are one statement."""
-UsageGrouping = Literal["tenant", "key", "model"]
+UsageGrouping = Literal["tenant", "key", "model", "day"]
+
+
+class UsageQuery(msgspec.Struct, frozen=True):
+    """Selects and splits sums of usage, the highest cost first. A filter that is None selects all."""
+
+    since_day: str
+    by: UsageGrouping
+    """`key` splits by tenant and key."""
+    is_daily: bool = False
+    """True: splits by day, too."""
+    tenant: str | None = None
+    key_id: str | None = None
+    """The empty string selects calls without a key."""
+    limit: int | None = None
 
 
 class UsageTotals(msgspec.Struct, frozen=True):
@@ -41,8 +55,8 @@ class UsageReader(Protocol):
         StoreUnavailable: the database cannot be reached or does not answer in time.
     """
 
-    async def sum_usage(self, *, since_day: str, by: UsageGrouping, limit: int | None = None) -> list[UsageTotals]:
-        """Returns sums since a day, the highest cost first. `key` splits by tenant and key."""
+    async def sum_usage(self, query: UsageQuery) -> list[UsageTotals]:
+        """Returns sums of usage."""
 
 
 class UsageStore(Protocol):
@@ -59,8 +73,8 @@ class UsageStore(Protocol):
             totals: at most `MAX_USAGE_BATCH`, no two with the same tenant, key, day and model.
         """
 
-    async def sum_usage(self, *, since_day: str, by: UsageGrouping, limit: int | None = None) -> list[UsageTotals]:
-        """Returns sums since a day, the highest cost first. `key` splits by tenant and key."""
+    async def sum_usage(self, query: UsageQuery) -> list[UsageTotals]:
+        """Returns sums of usage."""
 
     async def purge_usage(self, *, before_day: str, tenant: str | None = None) -> int:
         """Deletes the sums of earlier days, of one tenant or of all. Returns the number of deleted rows."""

@@ -36,6 +36,8 @@ class SqlDialect:
     """Ends a SELECT that locks its rows until the end of the transaction. Empty on SQLite, which has one writer."""
     has_pairs_condition: str
     """A condition: the JSON object in `{column}` has all the pairs of the parameter `:pairs`, a JSON object."""
+    position_function: str
+    """A function of a text and a piece of it: where the piece begins, from 1; 0 if it is nowhere."""
     last_shared_seq: str
     """The seq of the last message that a conversation shares with its ancestors; NULL without ancestors."""
 
@@ -83,6 +85,7 @@ SQLITE: Final = SqlDialect(
     has_pairs_condition="""NOT EXISTS (
         SELECT 1 FROM json_each(:pairs) q
         WHERE NOT EXISTS (SELECT 1 FROM json_each({column}) h WHERE h.key = q.key AND h.value = q.value))""",
+    position_function="instr",
     last_shared_seq="json_extract(lineage, '$[#-1][1]')",
 )
 # jsonb cannot hold NUL, which a client's text may contain: has_pairs_condition replaces it on both sides.
@@ -92,5 +95,6 @@ POSTGRES: Final = SqlDialect(
     encode_time=lambda moment: moment,
     row_lock_clause=" FOR UPDATE",
     has_pairs_condition=r"replace({column}, '\u0000', '\ufffd')::jsonb @> replace(:pairs, '\u0000', '\ufffd')::jsonb",
+    position_function="strpos",
     last_shared_seq="(lineage::json -> -1 ->> 1)::int",
 )

@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec.structs import astuple
 
 from app.conversation.api_keys import END_USER_SEPARATOR
-from app.store.contract.requests import EQUAL_FIELDS, RequestQuery, StoredRequest
+from app.store.contract.requests import EQUAL_FIELDS, MAX_SEARCHED_RECORDS, RequestQuery, StoredRequest
 from app.store.sql.limit_tables import SqlLimits
 from app.store.sql.page_queries import REQUEST_CONDITIONS
 
@@ -25,6 +25,9 @@ _CONDITIONS: Final = {
     **REQUEST_CONDITIONS,
     **{name: f"{name} = :{name}" for name in EQUAL_FIELDS},
 }
+_HAS_RECORD_PART: Final = f"""
+    {{position}}(record, :record_part) > 0 AND started_at >= coalesce(
+        (SELECT started_at FROM requests ORDER BY started_at DESC LIMIT 1 OFFSET {MAX_SEARCHED_RECORDS - 1}), -1e300)"""
 PURGE_BATCH: Final = 5_000
 """How many requests one statement deletes: other writers wait for it."""
 ERASE_REQUESTS: Final = "DELETE FROM requests WHERE conversation_id = :conversation_id"
@@ -44,6 +47,9 @@ class SqlRequests(SqlLimits):
         conditions = [_CONDITIONS[name] for name in values]
         if query.is_failed is not None:
             conditions.append("error IS NOT NULL" if query.is_failed else "error IS NULL")
+        if query.record_part is not None:
+            conditions.append(_HAS_RECORD_PART.format(position=self._dialect.position_function))
+            values |= {"record_part": query.record_part}
         if query.after is not None:
             conditions.append("(started_at, id) < (:after_time, :after_id)")
             values |= {"after_time": query.after[0], "after_id": query.after[1]}

@@ -16,7 +16,7 @@ from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import Conversation, StoredCompletion
 from app.store.contract.conversations import CompletionQuery, ConversationQuery
 from app.store.contract.keys import IdempotencyKeyRecord
-from app.store.contract.usage import UsageGrouping, UsageTotals
+from app.store.contract.usage import UsageGrouping, UsageQuery, UsageTotals
 from app.store.sql import page_queries
 from app.store.sql.dialects import Rows, SqlDialect
 from app.store.sql.rows import (
@@ -54,6 +54,7 @@ _USAGE_GROUP_COLUMNS: Final[Mapping[UsageGrouping, tuple[str, ...]]] = {
     "tenant": ("tenant",),
     "key": ("tenant", "key_id"),
     "model": ("model",),
+    "day": ("day",),
 }
 _CLAIM_ATTEMPTS: Final = 3
 """Between the attempt to claim a key and the read of its row, the holder may release it: then the claim is tried
@@ -246,19 +247,19 @@ class SqlSideTables(ABC):
         )
         await self._write_rows(_ADD_USAGE.format(rows=rows), **values)
 
-    async def sum_usage(self, *, since_day: str, by: UsageGrouping, limit: int | None = None) -> list[UsageTotals]:
-        group = ", ".join(_USAGE_GROUP_COLUMNS[by])
-        selected = [name if name in _USAGE_GROUP_COLUMNS[by] else "''" for name in USAGE_KEY_COLUMNS]
+    async def sum_usage(self, query: UsageQuery) -> list[UsageTotals]:
+        columns = dict.fromkeys((*_USAGE_GROUP_COLUMNS[query.by], *(["day"] if query.is_daily else [])))
+        group = ", ".join(columns)
+        selected = [name if name in columns else "''" for name in USAGE_KEY_COLUMNS]
         # The sum of integers is `numeric` on PostgreSQL.
         selected += [f"CAST(sum({name}) AS BIGINT)" for name in USAGE_SUM_COLUMNS if name != "cost_usd"]
+        filters = {"tenant": query.tenant, "key_id": query.key_id, "limit": query.limit}
+        values = {"since_day": query.since_day, **{name: one for name, one in filters.items() if one is not None}}
+        conditions = "".join(f" AND {name} = :{name}" for name in ("tenant", "key_id") if name in values)
         text = f"""
-            SELECT {", ".join(selected)}, sum(cost_usd) FROM usage_totals WHERE day >= :since_day
-            GROUP BY {group} ORDER BY sum(cost_usd) DESC, {group}"""
-        if limit is None:
-            rows = await self._read_rows(text, since_day=since_day)
-        else:
-            rows = await self._read_rows(f"{text} LIMIT :limit", since_day=since_day, limit=limit)
-        return [UsageTotals(*row) for row in rows]
+            SELECT {", ".join(selected)}, sum(cost_usd) FROM usage_totals WHERE day >= :since_day{conditions}
+            GROUP BY {group} ORDER BY sum(cost_usd) DESC, {group}{" LIMIT :limit" if "limit" in values else ""}"""
+        return [UsageTotals(*row) for row in await self._read_rows(text, **values)]
 
     async def purge_usage(self, *, before_day: str, tenant: str | None = None) -> int:
         text = "DELETE FROM usage_totals WHERE day < :before_day"

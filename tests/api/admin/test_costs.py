@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from app.conversations.api_keys import ApiKeys, NewApiKey
-from app.store.contract.usage import UsageTotals
+from app.store.contract.usage import UsageQuery, UsageTotals
 from tests.live import DROP, TEST_DEPENDENCIES, Reply, ScriptedUpstream, chunk, completion, serving, stream
 from tests.support.gateway import World, assistant, user, world
 
@@ -82,7 +82,7 @@ async def test_costs_are_listed_by_key_tenant_and_model() -> None:
                 await gateway.inner.say(HISTORY, key=secret)
         await gateway.inner.stream(HISTORY, key=site)
         by_key = await gateway.costs(operator)
-        common = {"tenant": "shop", "model": None, "unpriced_calls": 0, "cached_tokens": 0}
+        common = {"tenant": "shop", "model": None, "day": None, "unpriced_calls": 0, "cached_tokens": 0}
         sums = {"requests": 3, "prompt_tokens": 30, "completion_tokens": 6, "cost_usd": pytest.approx(0.09)}
         assert by_key[0] == {**common, "key_id": site_id, "key_name": "site", "tenant_name": None, **sums}
         assert (by_key[1]["key_id"], by_key[1]["key_name"], by_key[1]["requests"]) == (shop_id, "shop", 1)
@@ -110,6 +110,56 @@ async def test_costs_begin_with_the_month_or_with_the_day_that_is_asked_for() ->
             assert [row["requests"] for row in answer["data"]] == [count]
 
 
+async def test_costs_are_split_by_day() -> None:
+    async with locked() as gateway:
+        operator, _ = await gateway.make_key(scopes=("admin",))
+        for day, model, usd in (("2026-11-02", "a", 1.0), ("2026-11-03", "a", 2.0), ("2026-11-03", "b", 4.0)):
+            await gateway.inner.store.add_usage([UsageTotals("shop", "", day, model, cost_usd=usd)])
+        by_day = await gateway.costs(operator, by="day")
+        assert [(row["day"], row["model"], row["cost_usd"]) for row in by_day] == [
+            ("2026-11-03", None, 6.0),
+            ("2026-11-02", None, 1.0),
+        ]
+        daily = await gateway.costs(operator, by="model", daily="true")
+        assert [(row["day"], row["model"], row["cost_usd"]) for row in daily] == [
+            ("2026-11-03", "b", 4.0),
+            ("2026-11-03", "a", 2.0),
+            ("2026-11-02", "a", 1.0),
+        ]
+        assert [row["day"] for row in await gateway.costs(operator, by="model")] == [None, None]
+
+
+async def test_the_holder_of_a_key_sees_its_own_costs() -> None:
+    async with locked() as gateway:
+        shop, shop_id = await gateway.make_key(scopes=("read",), budget_usd=5)
+        _, other_id = await gateway.make_key(name="other")
+        chat, _ = await gateway.make_key(scopes=("chat",))
+        for key_id, day, usd in (
+            (shop_id, "2026-10-30", 1.0),
+            (shop_id, "2026-11-02", 2.0),
+            (other_id, "2026-11-02", 4.0),
+        ):
+            await gateway.inner.store.add_usage([UsageTotals("shop", key_id, day, "m", cost_usd=usd)])
+        told = (await gateway.request("GET", "/costs", shop)).json()
+        assert [(row["model"], row["cost_usd"]) for row in told["data"]] == [("m", 2.0)]
+        assert (told["key_name"], told["budget_usd"], told["spent_usd"]) == ("shop", 5.0, 2.0)
+        october = {"since": int(datetime(2026, 10, 1, tzinfo=UTC).timestamp()), "by": "day"}
+        told = (await gateway.request("GET", "/costs", shop, params=october)).json()
+        assert [row["day"] for row in told["data"]] == ["2026-11-02", "2026-10-30"]
+        assert told["spent_usd"] == 2.0
+        assert (await gateway.request("GET", "/costs", chat)).status_code == 403
+        assert (await gateway.request("GET", "/costs?by=key", shop)).status_code == 400
+
+
+async def test_without_keys_a_caller_sees_the_costs_of_its_credential() -> None:
+    async with locked(auth={"mode": "open"}) as gateway:
+        await gateway.inner.say(HISTORY, key="sk-one")
+        for secret, count in (("sk-one", 1), ("sk-two", 0)):
+            told = (await gateway.request("GET", "/costs", secret)).json()
+            assert (len(told["data"]), told["key_name"], told["budget_usd"]) == (count, None, None)
+            assert told["spent_usd"] == pytest.approx(0.03 * count)
+
+
 async def test_only_operators_see_costs() -> None:
     async with locked() as gateway:
         shop, _ = await gateway.make_key()
@@ -117,7 +167,7 @@ async def test_only_operators_see_costs() -> None:
         assert (await gateway.request("GET", "/admin/costs", "ck_made-up")).status_code == 401
 
 
-@pytest.mark.parametrize("query", ["by=day", "since=-1", "since=x", "limit=0", "limit=1001"])
+@pytest.mark.parametrize("query", ["by=week", "daily=x", "since=-1", "since=x", "limit=0", "limit=1001"])
 async def test_an_invalid_question_is_refused(query: str) -> None:
     async with locked() as gateway:
         operator, _ = await gateway.make_key(scopes=("admin",))
@@ -329,5 +379,5 @@ async def test_in_mode_open_costs_are_those_of_tenants() -> None:
     async with locked(auth={"mode": "open"}) as gateway:
         await gateway.inner.say(HISTORY, key="sk-one")
     # The stop writes them.
-    (row,) = await gateway.inner.store.sum_usage(since_day="2026-11-24", by="key")
+    (row,) = await gateway.inner.store.sum_usage(UsageQuery("2026-11-24", "key"))
     assert (len(row.tenant), row.key_id, row.requests) == (32, "", 1)

@@ -85,6 +85,7 @@ WITHOUT_IDS: Final = {
     "GET /v1/models": "of the providers",
     "GET /v1/models/{model}": "names a model",
     "GET /v1/admin/costs": "of everybody, for holders of an admin key: test_costs",
+    "GET /v1/costs": "of the caller's key: test_costs",
     "GET /v1/admin/keys": "of everybody, for holders of an admin key: test_keys",
     "POST /v1/admin/keys": "as above",
     "POST /v1/admin/keys/{key_id}": "as above",
@@ -104,6 +105,7 @@ WITHOUT_IDS: Final = {
     "POST /v1/conversations": "begins one",
     "POST /v1/conversations/import": "begins one: tested below",
     "GET /v1/search": "a list: tested below",
+    "GET /v1/lookup": "finds what is the caller's: test_lookup",
 }
 
 

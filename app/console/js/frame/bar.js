@@ -1,12 +1,12 @@
 // The bar at the top: one line at any width, and it stays while the page scrolls.
 import { html } from "../lib.js";
 import { to } from "../router.js";
-import { credentials, signOut } from "../session.js";
+import { credentials, isOperator, signOut } from "../session.js";
 import { ICONS } from "../ui/icons.js";
 import { Menu } from "../ui/menu.js";
 import { Badge } from "../ui/parts.js";
 import { Theme } from "../ui/theme.js";
-import { isOperator, pagesOf } from "./pages.js";
+import { pagesOf } from "./pages.js";
 
 export const PALETTE_KEYS = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘K" : "Ctrl K";
 const SIMULATED = "No provider is configured: answers are made up";

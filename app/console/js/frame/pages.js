@@ -7,22 +7,21 @@ import { Keys } from "../pages/keys.js";
 import { Overview } from "../pages/overview.js";
 import { Requests } from "../pages/requests.js";
 import { Settings } from "../pages/settings.js";
+import { isOperator } from "../session.js";
 
-/** `operator`: only somebody who may see all tenants has a link to it. */
+/** `operator`: only somebody who may see all tenants has a link to it. `scope`: only who has that scope. */
 const PAGES = [
   { name: "conversations", text: "Conversations", view: ({ route }) => (route.parts.length > 1 ? Conversation : Conversations) },
   { name: "chat", text: "Chat", view: () => Chat },
   { name: "overview", text: "Overview", view: () => Overview },
   { name: "requests", text: "Requests", view: () => Requests, operator: true },
-  { name: "costs", text: "Costs", view: () => Costs, operator: true },
+  { name: "costs", text: "Costs", view: () => Costs, scope: "read" },
   { name: "keys", text: "Keys", view: () => Keys, operator: true },
   { name: "settings", text: "Settings", view: () => Settings, operator: true },
 ];
 
-export const isOperator = (session) => Boolean(session.operator) || session.scopes.includes("admin");
-
 /** The pages that somebody has links to. */
-export const pagesOf = (session) => PAGES.filter((page) => !page.operator || isOperator(session));
+export const pagesOf = (session) => PAGES.filter((page) => (!page.operator || isOperator(session)) && (!page.scope || session.scopes.includes(page.scope)));
 
 /** The page of an address, or undefined. */
 export const findPage = (name) => PAGES.find((page) => page.name === name);

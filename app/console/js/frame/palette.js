@@ -1,11 +1,14 @@
-// The palette: pages, commands, conversations and models by a few letters, and what was said anywhere.
+// The palette: pages, commands, conversations, models, keys, tenants and settings by a few letters, what an id names, and
+// what was said anywhere.
 import { drawnNow, html, useEffect, useId, useMemo, useRef, useState } from "../lib.js";
 import { get } from "../api.js";
 import { pageCommands } from "../commands.js";
 import { useLoaded, useSettled } from "../load.js";
-import { shortId } from "../format.js";
+import { lookUp } from "../named.js";
+import { readAllKeys } from "../pages/operation/keys.js";
+import { nameTenant, shortId } from "../format.js";
 import { go } from "../router.js";
-import { credentials, signOut } from "../session.js";
+import { credentials, isOperator, signOut } from "../session.js";
 import { matchText } from "../ui/fuzzy.js";
 import { useModal } from "../ui/parts.js";
 import { THEMES, setTheme } from "../ui/theme.js";
@@ -59,7 +62,7 @@ export function Palette({ session, show, onClose }) {
   return html`<dialog class="dialog palette" ref=${dialog} aria-label="Search and commands" onCancel=${(event) => { event.preventDefault(); onClose(); }}
     onClick=${(event) => event.target === dialog.current && onClose()}>
     <input class="palette-input" role="combobox" aria-label="Search and commands" aria-expanded="true" aria-autocomplete="list" aria-controls="${id}-list"
-      aria-activedescendant=${current ? `${id}-${entries.indexOf(current)}` : undefined} autocomplete="off" spellcheck="false" placeholder="A page, a conversation, a model, a command, words that were said"
+      aria-activedescendant=${current ? `${id}-${entries.indexOf(current)}` : undefined} autocomplete="off" spellcheck="false" placeholder="A page, a conversation, an id, a model, a command, words that were said"
       value=${typed} onInput=${(event) => { setTyped(event.target.value); setChosen(0); }} onKeyDown=${onKey} />
     <div class="palette-list" id="${id}-list" role="listbox" aria-label="Results" ref=${list}>
       ${groups.map((group) => html`<div role="group" key=${group.name} aria-label=${group.name}>
@@ -76,22 +79,30 @@ export function Palette({ session, show, onClose }) {
   </dialog>`;
 }
 
-/** What the palette shows for `query`, by group. The group with the best match is first; what was said is last. */
+/** What the palette shows for `query`, by group: what an id names, then the group with the best match; what was said is last. */
 function useEntries(session, show, query) {
   const recent = useLoaded((signal) => get("v1/conversations", { limit: RECENT, "include[]": "title" }, { signal }), []);
   const models = useLoaded((signal) => (session.scopes.includes("chat") ? get("v1/models", {}, { signal }) : null), []);
+  const isAll = isOperator(session);
+  const keys = useLoaded((signal) => (isAll ? readAllKeys(signal) : []), []);
+  const settings = useLoaded(async (signal) => (isAll ? (await get("v1/admin/settings", {}, { signal })).data : []), []);
   const groups = useMemo(() => [
     { name: "This page", entries: pageCommands().map((command, index) => ({ key: `here${index}`, ...command })) },
     { name: "Pages", entries: pageEntries(session) },
     { name: "Conversations", entries: (recent.data?.data ?? []).map(conversationEntry) },
     { name: "Commands", entries: commandEntries(session, show) },
     { name: "Models", entries: (models.data?.data ?? []).map(modelEntry) },
-  ], [recent.data, models.data]);
+    { name: "Keys", entries: (keys.data ?? []).map(keyEntry), isAsked: true },
+    { name: "Tenants", entries: tenantEntries(keys.data ?? []), isAsked: true },
+    { name: "Settings", entries: (settings.data ?? []).map(settingEntry), isAsked: true },
+  ], [recent.data, models.data, keys.data, settings.data]);
   const settled = useSettled(query, SEARCH_SETTLE_MS);
   const said = useLoaded((signal) => searchMessages(settled, signal), [settled]);
-  if (!query) return groups.map((group) => ({ ...group, entries: group.entries.slice(0, SHOWN_UNASKED) })).filter(isFilled);
+  const named = useLoaded(async (signal) => (await lookUp(settled, session, signal)).map(namedEntry), [settled]);
+  if (!query) return groups.filter((group) => !group.isAsked).map((group) => ({ ...group, entries: group.entries.slice(0, SHOWN_UNASKED) })).filter(isFilled);
   const matched = groups.map((group) => matchGroup(group, query)).filter(isFilled).sort((one, other) => other.score - one.score);
-  return [...matched, { name: "Messages", entries: [...(settled === query && said.data ? said.data : []), searchEntry(query)] }];
+  const ids = { name: "By its id", entries: settled === query && named.data ? named.data : [] };
+  return [...[ids].filter(isFilled), ...matched, { name: "Messages", entries: [...(settled === query && said.data ? said.data : []), searchEntry(query)] }];
 }
 
 const isFilled = (group) => group.entries.length > 0;
@@ -136,6 +147,35 @@ const conversationEntry = (record) => ({
 });
 
 const modelEntry = ({ id }) => ({ key: `model-${id}`, text: id, note: "begin a chat", run: () => go(["chat"], { model: id }) });
+
+const namedEntry = ({ text, note, href }) => ({ key: href, text, note, run: () => (location.hash = href) });
+
+const keyEntry = (key) => ({
+  key: key.id,
+  text: key.name,
+  note: `key ${key.hint}: its requests`,
+  also: key.id,
+  run: () => go(["requests"], { key_id: key.id }),
+});
+
+/** Tenants that have keys. One that was made for a key has the name of its oldest key. */
+function tenantEntries(keys) {
+  const oldest = new Map([...keys].reverse().map((key) => [key.tenant, key]));
+  return [...oldest].map(([tenant, { name }]) => ({
+    key: `tenant-${tenant}`,
+    text: nameTenant({ tenant, tenant_name: tenant.startsWith("ten_") ? name : null }),
+    note: "tenant: its conversations",
+    also: tenant,
+    run: () => go(["conversations"], { tenant }),
+  }));
+}
+
+const settingEntry = ({ path, value }) => ({
+  key: `setting-${path}`,
+  text: path,
+  note: JSON.stringify(value) ?? "",
+  run: () => go(["settings"], { q: path }),
+});
 
 function commandEntries(session, show) {
   const themes = Object.entries(THEMES).map(([theme, text]) => ({

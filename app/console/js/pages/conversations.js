@@ -33,13 +33,12 @@ export function Conversations({ route, session }) {
     <div class="list-tools stack">
       <div class="row">
         <${Search} words=${wish.q} onAsk=${(q) => ask({ q })} />
-        <${Go} />
         ${!wish.q && html`<${FilterBar} wish=${wish} isOpen=${isOpen} onOpen=${() => setOpen(!isOpen)} onAsk=${ask} />`}
       </div>
       ${!wish.q && isOpen && html`<${Filters} wish=${wish} onAsk=${ask} hasTenants=${isOperator} />`}
     </div>
     ${wish.q
-      ? html`<${Found} words=${wish.q} tenant=${wish.tenant} />`
+      ? html`<${Found} words=${wish.q} tenant=${wish.tenant} session=${session} />`
       : html`<${List} key=${round} wish=${wish} session=${session} isFiltered=${isFiltered(wish)} onClear=${() => go(["conversations"])} onAsk=${ask} />`}
     ${!credentials().key && !isOperator && html`<p class="small soft">These are the conversations without a key. The link in the gateway’s start line shows all of them.</p>`}
     ${isImporting && html`<${Import} onClose=${() => setImporting(false)} onDone=${() => setRound((before) => before + 1)} />`}
@@ -54,22 +53,8 @@ function Search({ words, onAsk }) {
     if (settled !== words && settled === typed.trim()) onAsk(settled);
   }, [settled]);
   return html`<form class="row grow" role="search" onSubmit=${(event) => { event.preventDefault(); onAsk(typed.trim()); }}>
-    <input class="input grow" type="search" aria-label="Search in all conversations" placeholder="Search what was said in all conversations"
+    <input class="input grow" type="search" aria-label="Search in all conversations" placeholder="Words that were said, or an id: req_…, chatcmpl-…, conv_…, a client’s own"
       value=${typed} onInput=${(event) => setTyped(event.target.value)} />
     <${Button} type="submit" kind="primary">Search<//>
-  </form>`;
-}
-
-/** To a conversation whose id one has, ours or the client's own. */
-function Go() {
-  const [id, setId] = useState("");
-  const submit = (event) => {
-    event.preventDefault();
-    if (id.trim()) go(["conversations", id.trim()]);
-  };
-  return html`<form class="row wide" onSubmit=${submit}>
-    <input class="input" aria-label="Id of a conversation, or the client’s own id" placeholder="conv_… or the client’s id" spellcheck="false"
-      value=${id} onInput=${(event) => setId(event.target.value)} />
-    <${Button} type="submit">Open<//>
   </form>`;
 }

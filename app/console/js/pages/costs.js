@@ -1,57 +1,58 @@
-// What tenants, keys and models cost, and what is left of budgets. Only an operator may see it.
+// What tenants, keys and models cost, by day, and what is left of budgets: for an operator of all, else of the own key.
 import { html } from "../lib.js";
 import { get } from "../api.js";
 import { count, dollars, nameTenant, percent, short } from "../format.js";
 import { useLoaded } from "../load.js";
 import { go, to } from "../router.js";
-import { Badge, Empty, Loading } from "../ui/parts.js";
+import { isOperator } from "../session.js";
+import { Choices } from "../ui/choices.js";
+import { Empty, Loading } from "../ui/parts.js";
+import { Spend } from "./costs/spend.js";
+import { Budgets, OwnBudget } from "./costs/budgets.js";
 import { NotShown, Outdated } from "./operation/access.js";
 import { readAllKeys } from "./operation/keys.js";
 
 const DAY_SECONDS = 86_400;
-const WEEK_DAYS = 7;
 const BY = { key: "Keys", tenant: "Tenants", model: "Models" };
-const RANGES = { today: "Today", week: "7 days", month: "This month" };
+const RANGES = { today: "Today", week: "7 days", month: "This month", quarter: "90 days" };
+const DAYS = { today: 1, week: 7, quarter: 90 };
 const COLUMNS = [["cost_usd", "Cost"], ["requests", "Requests"], ["prompt_tokens", "Prompt"], ["cached_tokens", "Cached"], ["completion_tokens", "Answers"]];
 
-export function Costs({ route }) {
-  const by = route.query.get("by") in BY ? route.query.get("by") : "key";
+export function Costs({ route, session }) {
+  const isAll = isOperator(session);
+  const by = isAll && route.query.get("by") in BY ? route.query.get("by") : isAll ? "key" : "model";
   const range = route.query.get("range") in RANGES ? route.query.get("range") : "month";
   const sort = COLUMNS.some(([name]) => name === route.query.get("sort")) ? route.query.get("sort") : "cost_usd";
   const ask = (changed) => go(["costs"], { by, range, sort, ...changed }, { replace: true });
   const costs = useLoaded(async (signal) => {
-    const [sums, keys] = await Promise.all([get("v1/admin/costs", { by, since: beginOf(range) }, { signal }), readBudgets(signal)]);
-    return { ...sums, budgets: keys };
-  }, [by, range]);
+    const read = (query) => get(isAll ? "v1/admin/costs" : "v1/costs", { since: beginOf(range), ...query }, { signal });
+    const [sums, days, daily, keys] = await Promise.all([read({ by }), read({ by: "day" }), read({ by, daily: true }), isAll ? readBudgets(signal) : null]);
+    return { ...sums, by, days: days.data, daily: daily.data, budgets: keys };
+  }, [by, range, isAll]);
   const { data, error } = costs;
   return html`
-    <div class="page-head"><h1 tabindex="-1">Costs</h1><span class="page-facts small soft">Days are those of UTC</span></div>
+    <div class="page-head"><h1 tabindex="-1">Costs</h1><span class="page-facts small soft">${isAll ? "Days are those of UTC" : "Of your requests. Days are those of UTC"}</span></div>
     ${error && !data ? html`<${NotShown} error=${error} what="costs" retry=${costs.reload} />` : html`
       <div class="request-filters" role="group" aria-label="What to add up">
-        <${Choices} label="By" of=${BY} chosen=${by} onChoose=${(one) => ask({ by: one })} />
+        ${isAll && html`<${Choices} label="By" of=${BY} chosen=${by} onChoose=${(one) => ask({ by: one })} />`}
         <${Choices} label="Since" of=${RANGES} chosen=${range} onChoose=${(one) => ask({ range: one })} />
       </div>
       ${error && html`<${Outdated} error=${error} />`}
       ${data === null ? html`<${Loading}>Adding up…<//>` : html`<div class="stack">
-        <${Table} rows=${data.data} by=${by} sort=${sort} hasMore=${data.has_more} onSort=${(one) => ask({ sort: one })} />
-        <${Budgets} keys=${data.budgets} /></div>`}`}
+        ${range !== "today" && data.data.length > 0 && html`<${Spend} of=${data} nameOf=${(row) => nameText(row, data.by)} />`}
+        <${Table} rows=${data.data} by=${data.by} sort=${sort} hasMore=${data.has_more} onSort=${(one) => ask({ sort: one })} />
+        ${isAll ? html`<${Budgets} keys=${data.budgets} />` : html`<${OwnBudget} of=${data} />`}</div>`}`}
   `;
 }
 
 /** Unix seconds of the first day of a range, in UTC. */
 function beginOf(range) {
   const now = new Date();
-  const today = Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), now.getUTCDate()) / 1000;
-  if (range === "today") return today;
-  return range === "week" ? today - (WEEK_DAYS - 1) * DAY_SECONDS : Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), 1) / 1000;
+  if (range === "month") return Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), 1) / 1000;
+  return Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), now.getUTCDate()) / 1000 - (DAYS[range] - 1) * DAY_SECONDS;
 }
 
 const readBudgets = async (signal) => (await readAllKeys(signal)).filter((key) => typeof key.budget_usd === "number" && !key.revoked_at);
-
-function Choices({ label, of, chosen, onChoose }) {
-  return html`<span class="segments" role="group" aria-label=${label}>${Object.entries(of).map(([name, text]) => html`<button type="button" key=${name} class="choice"
-    aria-pressed=${name === chosen} onClick=${() => onChoose(name)}>${text}</button>`)}</span>`;
-}
 
 function Table({ rows, by, sort, hasMore, onSort }) {
   if (!rows.length) return html`<div class="panel"><${Empty}><p>Nothing was asked in this time.</p><p>Each call of a model adds to these sums, summaries too.</p><//></div>`;
@@ -82,14 +83,11 @@ function nameOf(row, by) {
   return html`${key}${!isNamedAlike && html` <span class="soft small">${tenant}</span>`}`;
 }
 
-function Budgets({ keys }) {
-  if (!keys.length) return html`<p class="soft small">No key has a budget. <a href=${to(["keys"])}>Make one with a budget</a> to limit what a team spends in a month.</p>`;
-  return html`<section class="panel list"><header><h2>Budgets of this month</h2></header><table class="data"><tbody>${keys.map((key) => {
-    const part = key.budget_usd ? (key.spent_usd ?? 0) / key.budget_usd : 1;
-    return html`<tr key=${key.id}><th scope="row" class="break">${key.name} <code class="soft">${key.hint}</code></th>
-      <td class="wide-cell"><div class="track" role="meter" aria-label="Spent by ${key.name}" aria-valuemin="0" aria-valuemax=${key.budget_usd} aria-valuenow=${key.spent_usd ?? 0}
-        aria-valuetext="${dollars(key.spent_usd)} of ${dollars(key.budget_usd)}"><div class="fill ${part >= 1 ? "bad" : part > 0.8 ? "warn" : ""}" style=${{ width: `${Math.min(100, 100 * part)}%` }}></div></div></td>
-      <td class="number">${dollars(key.spent_usd)} <span class="soft">of ${dollars(key.budget_usd)}</span></td>
-      <td>${part >= 1 ? html`<${Badge} kind="bad">refused until next month<//>` : ""}</td></tr>`;
-  })}</tbody></table></section>`;
+/** The same as text. */
+function nameText(row, by) {
+  if (by === "model") return row.model ?? "–";
+  const tenant = row.tenant ? nameTenant(row) : "no tenant";
+  if (by === "tenant") return tenant;
+  const key = row.key_name ?? row.key_id ?? "no key";
+  return tenant === key ? key : `${key}, ${tenant}`;
 }

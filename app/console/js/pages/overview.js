@@ -1,9 +1,11 @@
-// Load, errors, tokens saved, cache hits, cost: how the gateway is doing now and over the last hour.
+// Load, errors, tokens saved, cache hits, cost: how the gateway is doing now, and over an hour, a day or a week.
 import { html, useMemo } from "../lib.js";
 import { get } from "../api.js";
 import { count, dollars, duration, moment, percent, short } from "../format.js";
 import { useEvery, useLoaded } from "../load.js";
+import { go } from "../router.js";
 import { Chart } from "../ui/chart.js";
+import { Choices } from "../ui/choices.js";
 import { Numbers } from "../ui/numbers.js";
 import { Badge, Empty, Failure, Loading, Status } from "../ui/parts.js";
 
@@ -15,10 +17,18 @@ const LATENCIES = {
   upstream_seconds: "Provider",
   store_seconds: "Database",
 };
+const RANGES = { hour: "Hour", day: "Day", week: "Week" };
+/** Samples as far apart are of more than a day. */
+const DAY_RANGE_SECONDS = 300;
 const clock = new Intl.DateTimeFormat("en", { timeStyle: "medium", hourCycle: "h23" });
 
-export function Overview() {
-  const overview = useLoaded((signal) => get("v1/admin/overview", {}, { signal }), []);
+export function Overview({ route }) {
+  const range = route.query.get("range") in RANGES ? route.query.get("range") : "hour";
+  const overview = useLoaded(async (signal) => {
+    const read = (query) => get("v1/admin/overview", query, { signal });
+    const [told, longer] = await Promise.all([read({}), range === "hour" ? null : read({ range })]);
+    return { ...told, range, shown: (longer ?? told).series };
+  }, [range]);
   useEvery(REFRESH_SECONDS, overview.reload);
   const { data, error } = overview;
   return html`<div class="page-head">
@@ -53,6 +63,7 @@ function All({ told }) {
   const { totals, now } = told;
   const rates = useMemo(() => lastMinute(told.series.samples), [told.series.samples]);
   return html`<div class="stack overview">
+    <${Broken} models=${told.models} />
     <${Numbers} label="Now" of=${[
       { label: "Requests now", value: count(now.requests_in_flight), note: `${count(now.streams_open)} streaming` },
       { label: "Requests per second", value: rates ? rates.requests.toFixed(rates.requests < 10 ? 2 : 0) : "–", note: "over the last minute" },
@@ -68,7 +79,8 @@ function All({ told }) {
       { label: "Cost saved", value: dollars(totals.saved_usd), kind: totals.saved_usd > 0 ? "good" : "", note: totals.saved_usd === null ? "no prices are configured" : "summaries paid" },
     ]} />
     ${totals.requests === 0 && html`<div class="panel"><${Empty}><p>Nothing was asked yet.</p><p>Point a client’s base URL at this gateway, or begin with <a href="#/chat">a chat</a>.</p><//></div>`}
-    <${Hour} series=${told.series} />
+    <div class="row"><${Choices} label="Range of the charts" of=${RANGES} chosen=${told.range} onChoose=${(range) => go(["overview"], { range }, { replace: true })} /></div>
+    <${Charts} series=${told.shown} />
     <div class="overview-tables">
       <${Panel} title="Latency" note="of the last minutes"><${Latency} latency=${told.latency} /><//>
       <${Panel} title="Answers by status"><${Shares} of=${totals.statuses} name=${(status) => html`<${Status} of=${status} />`} /><//>
@@ -113,15 +125,23 @@ function perSecond(samples, name) {
   return grown(samples, name).map((value, at) => (value === null ? null : value / Math.max(1, samples[at].at - samples[at - 1].at)));
 }
 
-function Hour({ series }) {
+/** Deployments that get no calls, because they failed again and again. */
+function Broken({ models }) {
+  const broken = models.filter((model) => model.breaker_open);
+  if (!broken.length) return null;
+  return html`<div class="notice warn" role="alert"><p><strong>${broken.map((model) => `${model.provider}/${model.model}`).join(", ")}</strong> ${broken.length === 1 ? "gets" : "get"} no calls for a while: ${broken.length === 1 ? "it" : "they"} failed again and again.</p>
+    <p class="hint">Meanwhile other deployments and fallbacks of the model are called.</p></div>`;
+}
+
+function Charts({ series }) {
   const { samples, interval_seconds: seconds } = series;
   const charts = useMemo(() => chartsOf(samples), [samples.length, samples.at(-1)?.at]);
-  if (samples.length < 2) return html`<p class="soft">Charts begin with the second sample, ${seconds} s after the start.</p>`;
+  if (samples.length < 2) return html`<p class="soft">Charts begin with the second sample, ${seconds < 120 ? `${seconds} s` : duration(seconds)} after the start.</p>`;
   return html`<div class="overview-charts">
     ${charts.map((chart) => html`<section class="panel" key=${chart.title}>
       <header><h2>${chart.title}</h2><span class="small soft">last ${duration(samples.at(-1).at - samples[0].at)}</span></header>
-      <${Chart} label="${chart.title}, every ${seconds} s" time xLabel="Time" x=${chart.x} lines=${chart.lines} height=${190}
-        formatX=${(at) => clock.format(new Date(at * 1000))} formatY=${chart.formatY} />
+      <${Chart} label="${chart.title}, every ${seconds < 120 ? `${seconds} s` : duration(seconds)}" time xLabel="Time" x=${chart.x} lines=${chart.lines} height=${190} least=${chart.least}
+        formatX=${(at) => (seconds < DAY_RANGE_SECONDS ? clock.format(new Date(at * 1000)) : moment(at))} formatY=${chart.formatY} />
     </section>`)}
   </div>`;
 }
@@ -131,13 +151,13 @@ function chartsOf(samples) {
   const rate = (value) => (value === null ? "–" : value.toFixed(value < 10 ? 2 : 1));
   const line = (label, values, color, rest = {}) => ({ label, values, color, ...rest });
   return [
-    { title: "Requests per second", formatY: (value) => String(Number(value.toFixed(2))), lines: [line("Requests", perSecond(samples, "requests"), "--chart-1", { area: true, format: rate })] },
+    { title: "Requests per second", least: 0.1, formatY: (value) => String(Number(value.toFixed(2))), lines: [line("Requests", perSecond(samples, "requests"), "--chart-1", { area: true, format: rate })] },
     { title: "Tokens", formatY: short, lines: [
       line("Saved", grown(samples, "saved_tokens"), "--chart-3", { dashed: true }),
       line("Sent", grown(samples, "prompt_tokens"), "--chart-1", { area: true }),
       line("Cached", grown(samples, "cached_tokens"), "--chart-2"),
     ] },
-    { title: "First byte, 95 %", formatY: duration, lines: [line("95 % within", samples.map((sample) => sample.first_byte_p95_seconds), "--chart-4", { format: duration })] },
+    { title: "First byte, 95 %", least: 0.01, formatY: duration, lines: [line("95 % within", samples.map((sample) => sample.first_byte_p95_seconds), "--chart-4", { format: duration })] },
     { title: "Errors", formatY: (value) => (Number.isInteger(value) ? count(value) : ""), lines: [
       line("Failures (5xx)", grown(samples, "errors"), "--chart-5", { area: true }),
       line("Client errors (4xx)", grown(samples, "refusals"), "--chart-3", { dashed: true }),
@@ -165,18 +185,22 @@ function Shares({ of, name }) {
 
 function Errors({ errors }) {
   if (!errors.length) return html`<p class="soft small">None yet.</p>`;
-  return html`<table class="data"><thead><tr><th scope="col">Code</th><th scope="col">Status</th><th scope="col">Kind</th><th scope="col" class="number">How often</th></tr></thead>
-    <tbody>${errors.map((error) => html`<tr key=${`${error.status} ${error.code}`}><th scope="row" class="break"><code>${error.code ?? "none"}</code></th><td>${error.status}</td>
-      <td>${error.status >= 500 ? html`<${Badge} kind="bad">failure<//>` : "client error"}</td><td class="number">${count(error.count)}</td></tr>`)}</tbody></table>`;
+  return html`<div class="scroll-x" tabindex="0" role="region" aria-label="Errors"><table class="data errors"><thead><tr><th scope="col">Code</th><th scope="col">Status</th><th scope="col">Kind</th><th scope="col" class="number">How often</th></tr></thead>
+    <tbody>${errors.map((error) => html`<tr key=${`${error.status} ${error.code}`}><th scope="row"><code>${error.code ?? "none"}</code></th><td>${error.status}</td>
+      <td>${error.status >= 500 ? html`<${Badge} kind="bad">failure<//>` : "client error"}</td><td class="number">${count(error.count)}</td></tr>`)}</tbody></table></div>`;
 }
+
+/** Failed calls by what became of them: 3 timeout, 2 rate limited */
+const failuresOf = ({ failures }) => Object.entries(failures).map(([outcome, number]) => `${count(number)} ${outcome.replaceAll("_", " ")}`).join(", ");
 
 function Models({ models }) {
   if (!models.length) return html`<p class="soft small">No model was asked yet.</p>`;
   return html`<div class="scroll-x" tabindex="0" role="region" aria-label="Models"><table class="data">
-    <thead><tr><th scope="col">Model</th><th scope="col">Provider</th>${["Requests", "Errors", "Tokens sent", "Cached", "Answered", "Cost"].map((head) => html`<th scope="col" class="number">${head}</th>`)}</tr></thead>
+    <thead><tr><th scope="col">Model</th><th scope="col">Provider</th><th scope="col">State</th>${["Requests", "Errors", "Tokens sent", "Cached", "Answered", "Cost"].map((head) => html`<th scope="col" class="number">${head}</th>`)}</tr></thead>
     <tbody>${models.map((model) => html`<tr key=${`${model.provider} ${model.model}`}>
-      <th scope="row" class="break">${model.model}</th><td class="break">${model.provider}</td><td class="number">${count(model.requests)}</td>
-      <td class="number">${model.errors ? html`<${Badge} kind="bad">${count(model.errors)}<//>` : "0"}</td><td class="number">${count(model.prompt_tokens)}</td>
+      <th scope="row" class="break">${model.model}</th><td class="break">${model.provider}</td>
+      <td>${model.breaker_open ? html`<${Badge} kind="bad">no calls<//>` : model.requests ? html`<${Badge} kind="good">called<//>` : "–"}</td><td class="number">${count(model.requests)}</td>
+      <td class="number">${model.errors ? html`<${Badge} kind="bad">${count(model.errors)}<//> <span class="small soft">${failuresOf(model)}</span>` : "0"}</td><td class="number">${count(model.prompt_tokens)}</td>
       <td class="number">${count(model.cached_tokens)}</td><td class="number">${count(model.completion_tokens)}</td><td class="number">${dollars(model.cost_usd)}</td></tr>`)}</tbody>
   </table></div>`;
 }

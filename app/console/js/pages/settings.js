@@ -1,6 +1,6 @@
 // The settings as they are in force, with where each comes from, and the limits learned from refusals. Only an operator
 // may see them.
-import { html, useMemo, useState } from "../lib.js";
+import { html, useEffect, useMemo, useState } from "../lib.js";
 import { get, send } from "../api.js";
 import { count } from "../format.js";
 import { useLoaded } from "../load.js";
@@ -13,6 +13,7 @@ export function Settings({ route }) {
   const settings = useLoaded((signal) => get("v1/admin/settings", {}, { signal }), []);
   const limits = useLoaded((signal) => get("v1/admin/learned-limits", {}, { signal }), []);
   const [typed, setTyped] = useState(route.query.get("q") ?? "");
+  useEffect(() => setTyped(route.query.get("q") ?? ""), [route.query.get("q")]);
   const isChanged = route.query.get("changed") === "1";
   const ask = (changed) => go(["settings"], { q: typed, changed: isChanged ? "1" : "", ...changed }, { replace: true });
   const { data, error } = settings;

@@ -1,4 +1,4 @@
-// Lines over something: uPlot, loaded where a chart is shown, and always the same numbers as a table.
+// Lines or stacked bars over something: uPlot, loaded where a chart is shown, and always the same numbers as a table.
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { count } from "../format.js";
 import { Button, Loading } from "./parts.js";
@@ -7,12 +7,14 @@ const AXIS_FONT = "12px system-ui, sans-serif";
 const TABLE_ROWS = 200;
 const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 const PIXELS_PER_MARK = 6;
+const HALF_DAY_SECONDS = 43_200;
+const days = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
 const hours = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const seconds = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
-/** Times of day, told apart where several are in the same minute. */
+/** Times of day, told apart where several are in the same minute; days where ticks are days apart. */
 function clockTimes(ticks) {
-  const format = ticks.length > 1 && ticks[1] - ticks[0] < 60 ? seconds : hours;
+  const format = ticks.length > 1 && ticks[1] - ticks[0] >= HALF_DAY_SECONDS ? days : ticks.length > 1 && ticks[1] - ticks[0] < 60 ? seconds : hours;
   return ticks.map((unixSeconds) => format.format(new Date(unixSeconds * 1000)));
 }
 
@@ -24,6 +26,8 @@ function clockTimes(ticks) {
  * @property {boolean} [dashed]
  * @property {boolean} [area]  filled down to zero
  * @property {boolean} [stepped]
+ * @property {boolean} [bars]  a bar at each x; of several lines the first is the highest and drawn first, so that they stack
+ * @property {(number|null)[]} [told]  what the read-out and the table say, in place of the values
  * @property {(value: number|null) => string} [format]
  */
 
@@ -38,6 +42,8 @@ function clockTimes(ticks) {
  * @param {boolean} [props.time]
  * @param {(value: number) => string} [props.formatX]
  * @param {(value: number) => string} [props.formatY]  of the axis
+ * @param {(value: number) => string} [props.formatTick]  of the axis below, without `time`
+ * @param {number} [props.least]  the axis reaches at least this far
  * @param {{index: number, color: string}[]} [props.marks]  upright lines
  * @param {{label: string, value: (index: number) => any}[]} [props.columns]  further columns of the table
  * @param {(index: number) => any} [props.more]  what the read-out says beside the lines
@@ -56,7 +62,7 @@ export function Chart(props) {
       <ul class="chart-key">
         ${lines.map((line) => html`<li key=${line.label}><span class="swatch ${line.dashed ? "dashed" : ""}"
           style=${{ borderColor: `var(${line.color})` }}></span>${line.label}${shown !== null && html`: <strong
-          class="number">${(line.format ?? count)(line.values[shown])}</strong>`}</li>`)}
+          class="number">${(line.format ?? count)((line.told ?? line.values)[shown])}</strong>`}</li>`)}
       </ul>
       <${Button} small aria-expanded=${isTable} aria-label=${`${isTable ? "Hide table" : "Show as table"}: ${label}`} onClick=${() => setTable(!isTable)}>${isTable ? "Hide table" : "Show as table"}<//>
     </div>
@@ -64,22 +70,22 @@ export function Chart(props) {
     <figcaption class="small soft chart-readout" aria-live="polite">
       ${shown === null
         ? html`${label}.${pickHint && ` ${pickHint}`}`
-        : html`<strong>${formatX(x[shown])}</strong><span class="visually-hidden">${lines.map((line) => `, ${line.label} ${(line.format ?? count)(line.values[shown])}`)}</span>${more && html` · ${more(shown)}`}`}
+        : html`<strong>${formatX(x[shown])}</strong><span class="visually-hidden">${lines.map((line) => `, ${line.label} ${(line.format ?? count)((line.told ?? line.values)[shown])}`)}</span>${more && html` · ${more(shown)}`}`}
     </figcaption>
     ${table}
   </figure>`;
 }
 
 /** The drawing itself. */
-function Plot({ label, x, lines, time, formatY, marks, onPick, index, onIndex, height }) {
+function Plot({ label, x, lines, time, formatY, formatTick, least, marks, onPick, index, onIndex, height }) {
   const place = useRef(null);
   const plot = useRef(null);
   const newest = useRef(null);
-  newest.current = { marks: marks ?? [], onPick, onIndex, formatY, x };
+  newest.current = { marks: marks ?? [], onPick, onIndex, formatY, formatTick, least: least ?? 1, x };
   const uPlot = useLibrary();
   const colors = useColors();
   const data = useMemo(() => [x, ...lines.map((line) => line.values)], [x, lines]);
-  const shape = lines.map((line) => [line.label, line.color, line.dashed, line.area, line.stepped].join()).join("|");
+  const shape = lines.map((line) => [line.label, line.color, line.dashed, line.area, line.stepped, line.bars].join()).join("|");
 
   useEffect(() => {
     if (!uPlot) return undefined;
@@ -133,11 +139,11 @@ function options(uPlot, { lines, time, height, width, colors, newest }) {
       points: { size: 7 },
     },
     scales: {
-      x: { time: Boolean(time) },
-      y: { range: (_, low, high) => [0, Math.max(1, high ?? 0) * 1.06] },
+      x: { time: Boolean(time), ...(lines.some((line) => line.bars) && { range: (_, low, high) => [(low ?? 0) - 0.6, (high ?? 0) + 0.6] }) },
+      y: { range: (_, low, high) => [0, Math.max(newest.current.least, high ?? 0) * 1.06] },
     },
     axes: [
-      { ...axis, size: 32, ...(time ? { values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(count) }) },
+      { ...axis, size: 32, ...(time ? { values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(newest.current.formatTick ?? count) }) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((value) => (newest.current.formatY ?? count)(value)) },
     ],
     series: [{}, ...lines.map((line) => series(uPlot, line, colors))],
@@ -155,8 +161,8 @@ function series(uPlot, line, colors) {
     stroke: color,
     width: 2,
     dash: line.dashed ? [6, 5] : undefined,
-    fill: line.area ? `${color}22` : undefined,
-    paths: line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
+    fill: line.bars ? color : line.area ? `${color}22` : undefined,
+    paths: line.bars ? uPlot.paths.bars({ size: [0.7, 48] }) : line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
     points: { show: false, size: 5, fill: color, filter: (made, at) => lonePoints(made.data[at]) },
     spanGaps: false,
   };
@@ -206,7 +212,7 @@ function Table({ label, x, xLabel, lines, columns = [], formatX = String }) {
         </tr></thead>
         <tbody>${rows.map((row) => html`<tr key=${row}>
           <th scope="row">${formatX(x[row])}</th>
-          ${lines.map((line) => html`<td class="number">${(line.format ?? count)(line.values[row])}</td>`)}
+          ${lines.map((line) => html`<td class="number">${(line.format ?? count)((line.told ?? line.values)[row])}</td>`)}
           ${columns.map((column) => html`<td>${column.value(row)}</td>`)}
         </tr>`)}</tbody>
       </table>

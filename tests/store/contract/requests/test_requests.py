@@ -81,6 +81,10 @@ FILTERS: list[tuple[dict[str, Any], list[int]]] = [
     ({"key_id": "key_2"}, [4]),
     ({"context_status": "trimmed"}, [3]),
     ({"conversation_id": "conv_2"}, [4]),
+    ({"record_part": '"],"chatcmpl-4_%'}, [4]),
+    ({"record_part": "chatcmpl-4%"}, []),
+    ({"record_part": "chatcmpl_4"}, []),
+    ({"record_part": "CHATCMPL-4"}, []),
     ({"is_failed": True, "status": 200, "started_after": 1_700_000_000}, [3]),
     ({"model": "small", "provider": "two"}, []),
 ]
@@ -96,7 +100,15 @@ async def test_filters_select_the_same_in_the_database_and_in_memory(
         request(tenant, 1, model="large", answered_by="large-2026", provider="two"),
         request(tenant, 2, status=502, error="upstream_unavailable", answered_by=None),
         request(tenant, 3, error="client_disconnected", context_status="trimmed"),
-        request(tenant, 4, model="large", answered_by="large-2026", key_id="key_2", conversation_id="conv_2"),
+        request(
+            tenant,
+            4,
+            model="large",
+            answered_by="large-2026",
+            key_id="key_2",
+            conversation_id="conv_2",
+            record='[[3,"0a"],"chatcmpl-4_%"]',
+        ),
     ]
     await store.add_requests(rows)
     assert await numbers(store, tenant, **filters) == expected

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from app.store.contract.store import Store
-from app.store.contract.usage import MAX_USAGE_BATCH, UsageTotals
+from app.store.contract.usage import MAX_USAGE_BATCH, UsageGrouping, UsageQuery, UsageTotals
 from tests.store.example_logs import fresh_tenant
 
 AHEAD = "2126-11-24"
@@ -19,8 +19,8 @@ def totals(tenant: str, **fields: object) -> UsageTotals:
     return UsageTotals(tenant=tenant, **{**values, "cached_tokens": 40, "completion_tokens": 7, **fields})  # type: ignore[arg-type]
 
 
-async def of_tenant(store: Store, tenant: str, by: str = "key", since_day: str = AHEAD) -> list[UsageTotals]:
-    found = await store.sum_usage(since_day=since_day, by=by)  # type: ignore[arg-type]
+async def of_tenant(store: Store, tenant: str, by: UsageGrouping = "key", since_day: str = AHEAD) -> list[UsageTotals]:
+    found = await store.sum_usage(UsageQuery(since_day, by))
     return [row for row in found if row.tenant == tenant]
 
 
@@ -44,11 +44,33 @@ async def test_sums_are_split_as_asked_and_ordered_by_their_cost(store: Store) -
     assert [row.cost_usd for row in await of_tenant(store, tenant, "tenant")] == [2.75]
     by_key = await of_tenant(store, tenant, "key")
     assert [(row.key_id, row.cost_usd) for row in by_key] == [("key_2", 2.0), ("", 0.5), ("key_1", 0.25)]
-    by_model = await store.sum_usage(since_day=AHEAD, by="model")
+    by_model = await store.sum_usage(UsageQuery(AHEAD, "model"))
     ours = [row for row in by_model if row.model == model]
     assert ours == [UsageTotals("", "", "", model, 2, 0, 200, 80, 14, 0.75)]
-    everything = await store.sum_usage(since_day=AHEAD, by="key")
-    assert await store.sum_usage(since_day=AHEAD, by="key", limit=1) == everything[:1]
+    everything = await store.sum_usage(UsageQuery(AHEAD, "key"))
+    assert await store.sum_usage(UsageQuery(AHEAD, "key", limit=1)) == everything[:1]
+
+
+async def test_sums_are_split_by_day_and_selected_by_key_and_tenant(store: Store) -> None:
+    tenant, key_id = fresh_tenant(), fresh_tenant()
+    later = "2126-12-02"
+    rows = [
+        totals(tenant, key_id=key_id, day=AHEAD, model="large", cost_usd=1.0),
+        totals(tenant, key_id=key_id, day=later, model="large", cost_usd=2.0),
+        totals(tenant, key_id=key_id, day=later, cost_usd=0.5),
+        totals(tenant, key_id="", day=later, cost_usd=8.0),
+    ]
+    await store.add_usage(rows)
+    own = UsageQuery(AHEAD, "day", key_id=key_id)
+    assert [(row.day, row.cost_usd) for row in await store.sum_usage(own)] == [(later, 2.5), (AHEAD, 1.0)]
+    daily = await store.sum_usage(UsageQuery(AHEAD, "model", is_daily=True, key_id=key_id))
+    assert [(row.model, row.day, row.cost_usd) for row in daily] == [
+        ("large", later, 2.0),
+        ("large", AHEAD, 1.0),
+        (rows[2].model, later, 0.5),
+    ]
+    unkeyed = await store.sum_usage(UsageQuery(AHEAD, "day", tenant=tenant, key_id=""))
+    assert [row.cost_usd for row in unkeyed] == [8.0]
 
 
 async def test_a_keys_cost_is_summed_over_tenants_and_models(store: Store) -> None:

@@ -1,7 +1,8 @@
-// What a search in all conversations found: the best message of each.
+// What a search in all conversations found: what an id names, and the best message of each conversation.
 import { html, useEffect, useRef } from "../../lib.js";
 import { get } from "../../api.js";
 import { useLoaded } from "../../load.js";
+import { lookUp } from "../../named.js";
 import { to } from "../../router.js";
 import { count } from "../../format.js";
 import { marked } from "../../ui/marks.js";
@@ -9,18 +10,21 @@ import { Badge, Empty, Loaded, When } from "../../ui/parts.js";
 
 const MOST = 20;
 
-export function Found({ words, tenant }) {
+export function Found({ words, tenant, session }) {
+  const named = useLoaded((signal) => lookUp(words, session, signal), [words]);
   const found = useLoaded((signal) => get("v1/search", { q: words, limit: MOST, "include[]": "title" }, { signal, tenant }), [words, tenant]);
   const box = useRef(null);
   useEffect(() => {
     marked(box.current, words);
     return () => marked(null, "");
   });
-  return html`<div ref=${box}>
+  return html`<div ref=${box} class="stack">
+    ${named.data?.length > 0 && html`<section class="panel list named" aria-label="By its id"><header><h2>By its id</h2></header><ul class="plain-list">${named.data.map(({ text, note, href }) => html`<li key=${href} class="facts">
+      <a href=${href}>${text}</a><span class="small soft">${note}</span></li>`)}</ul></section>`}
     <${Loaded} from=${found} waiting="Searching…">${(told) => html`
       <p class="small soft" role="status">${summed(told)}</p>
       ${told.data.length === 0
-        ? html`<${Empty}>No message has these words. Words are looked for, not meanings.<//>`
+        ? !named.data?.length && html`<${Empty}>No message has these words. Words are looked for, not meanings.<//>`
         : html`<ol class="plain-list stack found">${told.data.map(
             (hit) => html`<li key=${hit.id + hit.conversation_id} class="panel hit">
               <p class="row">
