@@ -12,7 +12,7 @@ from app.errors import InsufficientPermissions, InvalidRequest
 from app.pipeline.chat_request import Caller
 
 OWN_PATHS: Final = (
-    *("admin", "chat/completions", "context", "conversations", "models", "responses", "search"),
+    *("admin", "chat/completions", "context", "conversations", "costs", "lookup", "models", "responses", "search"),
     *("v1/chat/completions", "v1/responses"),  # of clients whose base URL has `/v1` twice
 )
 """Paths below `/v1` that the gateway answers itself. They are never passed through: a request could otherwise avoid the

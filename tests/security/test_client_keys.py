@@ -173,6 +173,7 @@ def bodies_without_ids() -> dict[str, Any]:
         "POST /v1/responses/input_tokens": {"json": {"model": CHAT["model"], "input": "Hi"}},
         "POST /v1/conversations": {"json": {"items": [{"type": "message", "role": "user", "content": "Hi"}]}},
         "POST /v1/conversations/import": {"content": b'{"messages": [{"role": "user", "content": "Hi"}]}\n'},
+        "GET /v1/lookup": {"params": {"id": "item"}},
         "GET /v1/search": {"params": {"q": "item"}},
     }
 
