@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from app.api.request_options import parse_request_options
 from app.dialects.messages.answer_format import MessagesAnswerFormat
-from app.dialects.messages.compaction import read_requested_compaction
+from app.dialects.messages.compaction import COMPACTION_FIELD, read_requested_compaction
 from app.dialects.messages.request import parse_messages_fields
 from app.dialects.request_body import decode_body_fields
 from app.errors import InvalidRequest
@@ -24,6 +24,8 @@ def parse_messages_request(
         needs_limit: whether `max_tokens` is required: not by a request of which only the tokens are counted.
     """
     fields = {name: bytes(raw) for name, raw in decode_body_fields(body).items()}
+    if not needs_limit:
+        fields.pop(COMPACTION_FIELD, None)  # the count is that of the messages as sent
     options = parse_request_options(fields, headers)
     messages = parse_messages_fields(
         fields, may_begin_with_result=options["conversation_id"] is not None, needs_limit=needs_limit

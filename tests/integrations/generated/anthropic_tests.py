@@ -21,10 +21,11 @@ MODEL: Final = "sim-8k"
 PLACEHOLDER_PATH: Final = "/v1/models/model_id"
 CHANGED: Final = Run("with a model that is there")
 ALL_FIELDS: Final = [
-    Run("refused", refused="inference_geo", without=("thread",)),
-    Run("changed", without=("thread", "inference_geo")),
+    Run("refused", refused="inference_geo", without=("thread", "compaction")),
+    Run("changed", without=("thread", "compaction", "inference_geo")),
 ]
-"""The test sends every field. The provider behind has no `inference_geo`, and the gateway holds no threads."""
+"""The test sends every field. The provider behind has no `inference_geo`, the gateway holds no threads, and
+`compaction` cannot be combined with `context_management`."""
 RUNS: Final[Mapping[str, list[Run]]] = {
     **{f"test_method_create_with_all_params_overload_{n}": ALL_FIELDS for n in (1, 2)},
 }
