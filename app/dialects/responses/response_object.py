@@ -167,7 +167,10 @@ class ResponseObject:
             items = _decode_items(members.get("output", b"[]"))
             members["output"] = msgspec.Raw(_encode([*first_items, *items]))
         own = {name: value for name, value in self._echo.items() if name in GATEWAY_ECHO or name not in members}
-        identity = {"id": self.response_id, "created_at": self.created_at}
+        identity: dict[str, Any] = {"id": self.response_id, "created_at": self.created_at}
+        if "completed_at" not in members:
+            is_complete = bytes(members.get("status", b"")) == b'"completed"'
+            identity |= {"completed_at": self.completed_at if is_complete else None}
         return _add_fields(_encode({**members, **identity, **own}), fields)
 
     def read_provider_facts(
