@@ -21,13 +21,15 @@ from app.simulator.simulator import Simulator
 from tests.live import gateway, serving
 from tests.support.gateway import user
 
-FEW_TURNS, TURNS_TO_FOLD = 7, 10
+SMALL_WINDOW, WINDOW = 2048, 4096
+TURNS = {SMALL_WINDOW: 7, WINDOW: 18}
+"""So many turns bring the first summaries. In the small window they are folded at once."""
 REFUSAL = "I'm sorry, but I can't help with that request."
 CHUNKS = "SELECT kind, text FROM chunks ORDER BY to_seq"
 
 
 @asynccontextmanager
-async def serving_from(database: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def serving_from(database: Path, window: int) -> AsyncIterator[httpx.AsyncClient]:
     numbers = itertools.count()
     simulator = Simulator(
         SimulatorOptions(),
@@ -37,7 +39,7 @@ async def serving_from(database: Path) -> AsyncIterator[httpx.AsyncClient]:
     )
     async with (
         serving(SimulatorApp(simulator), lifespan="off") as model,
-        gateway(model, database=f"sqlite:///{database}", window=2048) as base_url,
+        gateway(model, database=f"sqlite:///{database}", window=window) as base_url,
         httpx.AsyncClient(base_url=base_url, timeout=30) as client,
     ):
         yield client
@@ -55,10 +57,10 @@ def run_on(database: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
         return connection.execute(sql, values).fetchall()
 
 
-async def store_refusal(database: Path, turns: int) -> list[tuple[Any, ...]]:
+async def store_refusal(database: Path, window: int) -> list[tuple[Any, ...]]:
     """Talks until there are summaries, and puts a refusal in the place of the newest; returns the rows before that."""
-    async with serving_from(database) as client:
-        for turn in range(turns):
+    async with serving_from(database, window) as client:
+        for turn in range(TURNS[window]):
             await say(client, turn)
     rows = run_on(database, CHUNKS)
     assert {kind for kind, _ in rows} == {"model"}
@@ -76,15 +78,15 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_a_stored_refusal_becomes_an_excerpt_then_a_summary_by_a_model(
     database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = await store_refusal(database, FEW_TURNS)
+    before = await store_refusal(database, WINDOW)
     assert "without a word" not in capsys.readouterr().out
     await asyncio.to_thread(main, ["doctor"])
     assert "Found 1 summary without a word" in capsys.readouterr().out
     *others, (kind, text) = run_on(database, CHUNKS)
     assert (others, kind) == (before[:-1], "mechanical")
     assert "word" in text
-    async with serving_from(database) as client:
-        await say(client, FEW_TURNS)
+    async with serving_from(database, WINDOW) as client:
+        await say(client, TURNS[WINDOW])
         async with asyncio.timeout(20):
             while any(kind == "mechanical" for kind, _ in run_on(database, CHUNKS)):  # noqa: ASYNC110 - unannounced
                 await asyncio.sleep(0.02)
@@ -95,7 +97,7 @@ async def test_a_stored_refusal_becomes_an_excerpt_then_a_summary_by_a_model(
 async def test_a_fold_that_says_nothing_is_deleted_and_made_again_when_it_is_needed(
     database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = await store_refusal(database, TURNS_TO_FOLD)
+    before = await store_refusal(database, SMALL_WINDOW)
     folds = run_on(database, "SELECT text FROM chunks WHERE folds != '[]'")
     assert folds == [(REFUSAL,)]
     await asyncio.to_thread(main, ["doctor"])

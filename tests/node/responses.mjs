@@ -69,7 +69,9 @@ await refused(client.responses.create({ ...next, previous_response_id: told.id }
 await refused(client.responses.create({ ...asked, background: true }), 400, 'unsupported_parameter');
 await refused(client.responses.retrieve(whole.id, { stream: true }), 400, 'unsupported_parameter');
 await refused(client.responses.cancel(whole.id), 400);
-await refused(client.responses.compact({ model: 'sim', input: 'x' }), 400, 'unsupported_parameter');
+const compacted = await client.responses.compact({ model: 'sim', input: 'x' });
+assert.deepEqual(compacted.output.map((item) => item.type), ['message', 'compaction']);
+await refused(client.responses.compact({ input: 'x' }), 400, 'missing_required_parameter');
 const stray = { type: 'function_call_output', call_id: 'call_stray', output: '' };
 const error = await refused(client.responses.create({ model: 'sim', input: [stray] }), 400);
 assert.equal(error.param, 'input[0].call_id');

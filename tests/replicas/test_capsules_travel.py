@@ -92,7 +92,7 @@ async def test_a_compaction_is_continued_everywhere(tmp_path: Path) -> None:
         compacted = await post(first, "responses", {"model": "responses", "input": [*talk(), trigger]})
         sealed = compacted["output"][0]["encrypted_content"]
 
-        block = {"type": "compaction", "content": "Our talk.", "signature": sealed}
+        block = {"type": "compaction", "content": None, "signature": sealed}
         asked = [{"role": "assistant", "content": [block]}, {"role": "user", "content": "By messages?"}]
         answered = await post(second, "messages", {"model": "messages", "max_tokens": 99, "messages": asked})
         assert answered["conversation_id"] == compacted["conversation_id"]
