@@ -31,13 +31,15 @@ SPLICED_FIELDS: Final = frozenset(
         ("item", "encrypted_content"),
         ("response", "output"),
         ("response", "output", "encrypted_content"),
-        *(("response", name) for name in ("id", "created_at", "context_status", "conversation_id", "context")),
+        *(("response", name) for name in ("id", "created_at", "completed_at")),
+        *(("response", name) for name in ("context_status", "conversation_id", "context")),
         *(("response", name) for name in (*DEFAULT_ECHO, *OPTIONAL_ECHO, *GATEWAY_ECHO)),
     }
 )
 """The fields of an event that change between a provider and a client of the Responses API: numbers, the identity of the
-response and the echo of its request, our own fields, and reasoning that the client did not ask for. A last response
-without items gets those of the events before it (`output`). Halves of surrogate pairs become U+FFFD."""
+response and the echo of its request, our own fields, and reasoning that the client did not ask for. `completed_at` is
+set where the provider has none. A last response without items gets those of the events before it (`output`). Halves of
+surrogate pairs become U+FFFD."""
 TYPES_NEVER_INCOMPLETE: Final = ("web_search_call", "image_generation_call")
 """Types of items whose status may be `failed`, but not `incomplete`."""
 _NO_JSON: Final = msgspec.Raw()
