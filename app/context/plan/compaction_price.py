@@ -25,8 +25,6 @@ left below the limit is for quotations."""
 PATIENCE: Final = 1.25
 """A view grows by this many times the cheapest growth, which costs 2.5 % more: each compaction also takes a model's
 time, and detail from the view."""
-
-
 RECENT_SUMMARIES: Final = 8
 """So many of the newest summaries tell how long the next one will be."""
 

@@ -216,7 +216,7 @@ def build_standalone_message(capsule: Capsule) -> bytes:
     return ChatMessage.from_text("user", render_standalone_text(capsule)).raw
 
 
-def check_capsule_of(capsule_history: CapsuleHistory | None, conversation: Conversation | None) -> None:
+def check_capsule_conversation(capsule_history: CapsuleHistory | None, conversation: Conversation | None) -> None:
     """Checks that the capsule of a request is of the conversation that the request names.
 
     Raises:

@@ -25,7 +25,7 @@ from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
-from app.pipeline.resolve.capsule_resolution import CapsuleHistory, CapsuleResolver, check_capsule_of
+from app.pipeline.resolve.capsule_resolution import CapsuleHistory, CapsuleResolver, check_capsule_conversation
 from app.pipeline.resolve.client_history import (
     ClientHistory,
     PrefixMemory,
@@ -192,7 +192,7 @@ class ConversationResolver:
     ) -> ResolvedRequest:
         if request.previous_response_id is not None:
             continued = await self._previous_responses.resolve(request, client_history)
-            check_capsule_of(capsule_history, continued.conversation)
+            check_capsule_conversation(capsule_history, continued.conversation)
             return continued
         named_conversation = (
             None
@@ -201,7 +201,7 @@ class ConversationResolver:
         )
         if capsule_history is not None and capsule_history.place is not None:
             if has_gateway_id(request):
-                check_capsule_of(capsule_history, named_conversation)
+                check_capsule_conversation(capsule_history, named_conversation)
             # What is appended to a named conversation follows its end, wherever the range of the capsule ends.
             if named_conversation is None or request.context_mode != "append":
                 return await self._resolve_after_capsule(request, capsule_history, capsule_history.place)
