@@ -30,8 +30,7 @@ from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error, record_requested_model, record_tenant
 from app.observability.request_record import record_caller, record_end_of_reading
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
-from app.pipeline.admission.request_coalescing import RequestCoalescer
-from app.pipeline.admission.shared_attempt import AttemptWaiter
+from app.pipeline.admission.shared_attempts import AttemptWaiter, SharedAttempts
 from app.pipeline.chat_request import Caller, ChatRequest, ContextDetail
 from app.pipeline.respond.answer_types import StreamedAnswer, WholeAnswer
 
@@ -114,7 +113,7 @@ class AnswerEndpoint:
 
     def __init__(
         self,
-        request_coalescing: RequestCoalescer,
+        shared_attempts: SharedAttempts,
         authenticator: Authenticator,
         parse_request: ParseRequest,
         list_limits: RequestListLimits,
@@ -126,7 +125,7 @@ class AnswerEndpoint:
     ) -> None:
         self._context_detail = context_detail
         self._silence_seconds = silence_seconds
-        self._request_coalescing = request_coalescing
+        self._shared_attempts = shared_attempts
         self._authenticator = authenticator
         self._parse_request = parse_request
         self._json_headers = {**JSON_HEADERS, **extra_headers}
@@ -157,9 +156,8 @@ class AnswerEndpoint:
             if request.caller is not caller:  # the body names an end user, or an operator a conversation
                 record_caller(request_id, request.caller.tenant, caller.api_key_id)
                 record_tenant(request.caller.tenant, caller.api_key_name)
-            waiter = await self._request_coalescing.join_or_create_attempt(
-                request, functools.partial(has_disconnected, receive)
-            )
+            begin_log_scope(request_id)
+            waiter = self._shared_attempts.join_or_start(request, functools.partial(has_disconnected, receive))
         except ClientDisconnected:
             return  # nobody is there to receive an answer
         except GatewayError as error:
@@ -168,7 +166,6 @@ class AnswerEndpoint:
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
             await self._send_json(_build_error_answer(log_unexpected_error(error, request_id), scope), client)
             return
-        begin_log_scope(request_id)
         try:
             if request.stream:
                 with _DisconnectWatcher(scope, receive, waiter):
@@ -183,7 +180,7 @@ class AnswerEndpoint:
             # A client's own cancellation ends in `_DisconnectWatcher`; this one comes from the server's shutdown.
             # It is not raised again, so that the client still gets an error in place of a broken connection.
             log.warning("the shutdown ended a request that was still running")
-            await self._send_shutdown_error(scope, client, waiter.answer_format)
+            await self._send_shutdown_error(scope, client, waiter.request.answer_format)
 
     async def _send_answer(self, waiter: AttemptWaiter, scope: Scope, client: _ResponseSender) -> None:
         request_id = scope[REQUEST_ID_SCOPE_KEY]
@@ -191,8 +188,6 @@ class AnswerEndpoint:
             answer = await waiter.wait_for_answer()
             if REPLAY_HEADER in answer.headers:
                 self._metrics.counter_series(REPLAYS).inc()
-            if isinstance(answer, WholeAnswer):
-                waiter.record_delivery()
         except GatewayError as error:
             answer = _build_error_answer(error, scope)
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
@@ -237,16 +232,17 @@ class AnswerEndpoint:
                 async for frame in frames:
                     if not client.has_sent_head:
                         await self._send_stream_head(answer, client)
-                        if waiter.accepts_events:
-                            heartbeat = _Heartbeat(client, waiter.answer_format, self._silence_seconds)
+                        if waiter.request.event_style != "off":
+                            heartbeat = _Heartbeat(client, waiter.request.answer_format, self._silence_seconds)
                     client.last_sent_at = time.monotonic()
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
             except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
                 if not client.has_sent_head:
                     await self._send_stream_head(answer, client)
-                failure = log_unexpected_error(error, request_id)
+                failure = error if isinstance(error, GatewayError) else log_unexpected_error(error, request_id)
                 record_error(failure)
-                frame = waiter.answer_format.render_error_frames(failure)
+                drop_tracebacks(failure)
+                frame = waiter.request.answer_format.render_error_frames(failure)
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
             finally:
                 if heartbeat is not None:
@@ -320,8 +316,8 @@ class _Heartbeat:
 
 
 class _DisconnectWatcher:
-    """Watches for the client's disconnect while a stream is sent. Tells the attempt about a disconnect, and suppresses
-    the cancellation that follows from it. (Servers silently discard what is sent after a disconnect.)"""
+    """Watches for the client's disconnect while a stream is sent. Ends the request's task then, and suppresses the
+    cancellation. (Servers silently discard what is sent after a disconnect.)"""
 
     __slots__ = ("_has_disconnected", "_receive", "_request_task", "_scope", "_waiter", "_watcher")
 
@@ -341,11 +337,10 @@ class _DisconnectWatcher:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         if SLOW_CLIENT in self._scope:
-            # The gateway cut this connection, the client did not hang up: its answer is paid for, so it is finished.
-            self._waiter.cut_off_slow_client()
-            return
+            # The gateway cut this connection, the client did not hang up.
+            self._waiter.cut_off()
         self._has_disconnected = True
-        self._waiter.disconnect()
+        self._request_task.cancel()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
         # A cancelled task keeps its frame, and the frame keeps this object. Without the `del` that is a reference

@@ -45,7 +45,7 @@ from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.call_limits import CallLimits, RateSettings
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
 from app.pipeline.admission.rate_limits import RateLimits
-from app.pipeline.admission.request_coalescing import RequestCoalescer
+from app.pipeline.admission.shared_attempts import SharedAttempts
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.overflow_recovery import OverflowRecovery
 from app.pipeline.call.search_tool_loop import SearchToolLoop
@@ -341,7 +341,7 @@ class Gateway:
             sleep=asyncio.sleep,
             random=random.random,
         )
-        request_coalescing = RequestCoalescer(
+        shared_attempts = SharedAttempts(
             pipeline=self.pipeline,
             stored_answers=self.stored_answers,
             idempotency_keys=idempotency_keys,
@@ -357,7 +357,7 @@ class Gateway:
         )
         self.chat_endpoint, self.responses_endpoint, self.compaction_endpoint, self.messages_endpoint = (
             AnswerEndpoint(
-                request_coalescing,
+                shared_attempts,
                 self.authenticator,
                 parse_request,
                 RequestListLimits(limits.max_messages, limits.max_tools),

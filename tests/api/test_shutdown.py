@@ -20,7 +20,7 @@ from app.api.edge.headers import RequestIdMiddleware
 from app.api.edge.request_reader import BodyLimitMiddleware
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
-from app.pipeline.admission.request_coalescing import RequestCoalescer
+from app.pipeline.admission.shared_attempts import SharedAttempts
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
@@ -70,7 +70,7 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
         random=lambda: 0.5,
     )
     endpoint = AnswerEndpoint(
-        RequestCoalescer(
+        SharedAttempts(
             pipeline=exchange,
             stored_answers=StoredAnswers(store, now=now),
             idempotency_keys=keys,

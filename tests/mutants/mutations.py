@@ -217,7 +217,7 @@ IDENTITY: Final = (
         "app/pipeline/admission/request_digest.py",
         "return one.body == other.body and",
         "return one.body[-1:] == other.body[-1:] and",
-        ("tests/pipeline/admission/test_request_coalescing.py::test_bodies_that_end_alike_are_told_apart[100000]",),
+        ("tests/pipeline/admission/test_shared_attempts.py::test_bodies_that_end_alike_are_told_apart[100000]",),
         "A request with another model, tool or temperature is taken for a retry, if both end alike.",
     ),
     Mutation(
@@ -492,7 +492,7 @@ EDGE: Final = (
     ),
     Mutation(
         "key-budget",
-        "app/pipeline/admission/request_coalescing.py",
+        "app/pipeline/admission/shared_attempts.py",
         "if self._limits is not None and self._limits.is_limited(request.caller):",
         "if False:",
         ("tests/api/admin/test_costs.py::test_a_key_over_its_budget_is_refused_until_the_month_ends",),

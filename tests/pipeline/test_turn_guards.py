@@ -15,7 +15,7 @@ from app.pipeline.resolve.client_history import MIN_FAST_PATH_MESSAGES
 from app.store.contract.conversations import LogAppend
 from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.pipeline.admission.test_idempotency_keys import KEY
-from tests.pipeline.admission.test_request_coalescing_over_http import RETRY, held, leave, text_of, words_of
+from tests.pipeline.admission.test_shared_attempts_over_http import RETRY, held, leave, text_of, words_of
 from tests.support.conversations_client import WINDOW, call, done, talk
 from tests.support.gateway import World, answered, answering, until, user, world
 from tests.support.memory_store import MemoryStore

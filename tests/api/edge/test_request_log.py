@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from app.errors import UpstreamUnavailable
 from app.observability.log import configure_logging
+from app.pipeline.respond.response_delivery import ResponseDelivery
 from tests.api.edge.test_api_keys import locked
 from tests.api.edge.test_disconnect import BEGUN, leave_after
 from tests.api.edge.test_request_traces import TRACEPARENT, TRACES, Trace, trace
-from tests.live import DROP, Reply, ScriptedUpstream, completion
+from tests.live import DONE, DROP, STEP_SECONDS, Reply, ScriptedUpstream, completion
 from tests.support.gateway import user, world
 from tests.support.log_lines import read_log
 from tests.support.raw_http import long_talk, summarizing, until
@@ -199,3 +202,27 @@ async def test_nothing_that_was_said_and_no_key_is_in_a_line_or_a_span(
     assert [line for line in written if CANARY in line] == []
     assert len(trace.spans) > 40
     assert [span.to_json() for span in trace.spans if CANARY in span.to_json()] == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(UpstreamUnavailable("away"), "upstream_unavailable"), (ValueError("a fault of ours"), "internal_error")],
+)
+async def test_a_failure_is_told_of_in_the_line_of_each_request_whose_stream_ends_with_it(
+    failure: Exception, code: str, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> bytes:
+        raise failure
+
+    monkeypatch.setattr(ResponseDelivery, "_finish_stream", fail)
+    slow = Reply(pieces=[*BEGUN, STEP_SECONDS * 20, DONE])
+    async with world(ScriptedUpstream(slow)) as w:
+        headers = [{}, {"x-stainless-retry-count": "1"}]
+        answers = await asyncio.gather(*(w.post([user("Hi")], stream=True, headers=one) for one in headers))
+        assert len(w.upstream.bodies) == 1
+    for answer in answers:
+        assert "Half an" in answer.text
+        error, done = answer.text.split("\n\n")[-3:-1]
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == code
+        assert done == "data: [DONE]"
+    assert [line["error"] for line in lines(stream)] == [code] * 2

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.pipeline.admission.request_coalescing import MAX_OUTCOMES, AttemptOutcome, OutcomeCache
 from app.pipeline.admission.request_digest import TAIL_BYTES
+from app.pipeline.admission.shared_attempts import MAX_ENDED_ATTEMPTS, EndedAttempt, EndedAttempts
 from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -18,19 +18,19 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MOST_BYTES = 100 * TAIL_BYTES
 
 
-def outcomes(now: list[float] | None = None, most_bytes: int = 10_000 * TAIL_BYTES) -> OutcomeCache:
+def outcomes(now: list[float] | None = None, most_bytes: int = 10_000 * TAIL_BYTES) -> EndedAttempts:
     clock = now or [0.0]
-    return OutcomeCache(lambda: clock[0], max_bytes=most_bytes)
+    return EndedAttempts(lambda: clock[0], max_bytes=most_bytes)
 
 
-def kept_attempt(size_bytes: int) -> AttemptOutcome:
+def kept_attempt(size_bytes: int) -> EndedAttempt:
     attempt: Any = SimpleNamespace(size_bytes=size_bytes)
-    return AttemptOutcome(NOW, attempt=attempt)
+    return EndedAttempt(NOW, attempt=attempt)
 
 
 def test_an_outcome_is_there_until_its_time_is_over() -> None:
     now = [0.0]
-    kept, outcome = outcomes(now), AttemptOutcome(NOW, "conv_1")
+    kept, outcome = outcomes(now), EndedAttempt(NOW, "conv_1")
     kept.put("a", outcome)
     now[0] = RETRY_MAX_AGE_SECONDS - 1
     assert kept.get("a") == outcome
@@ -42,26 +42,26 @@ def test_an_outcome_is_there_until_its_time_is_over() -> None:
 
 def test_an_outcome_that_is_dropped_is_gone() -> None:
     kept = outcomes()
-    kept.put("a", AttemptOutcome(NOW, "conv_1"))
-    kept.evict("a")
-    kept.evict("a")
+    kept.put("a", EndedAttempt(NOW, "conv_1"))
+    kept.forget("a")
+    kept.forget("a")
     assert kept.get("a") is None
 
 
 def test_the_newest_of_one_name_counts() -> None:
     kept = outcomes()
     for number in range(3):
-        kept.put("a", AttemptOutcome(NOW, f"conv_{number}"))
-    assert (kept.get("a"), len(kept)) == (AttemptOutcome(NOW, "conv_2"), 1)
+        kept.put("a", EndedAttempt(NOW, f"conv_{number}"))
+    assert (kept.get("a"), len(kept)) == (EndedAttempt(NOW, "conv_2"), 1)
 
 
 def test_the_oldest_make_room() -> None:
     kept = outcomes()
-    for number in range(MAX_OUTCOMES + 3):
-        kept.put(number, AttemptOutcome(NOW, f"conv_{number}"))
-    assert len(kept) == MAX_OUTCOMES
+    for number in range(MAX_ENDED_ATTEMPTS + 3):
+        kept.put(number, EndedAttempt(NOW, f"conv_{number}"))
+    assert len(kept) == MAX_ENDED_ATTEMPTS
     assert kept.get(2) is None
-    assert kept.get(3) == AttemptOutcome(NOW, "conv_3")
+    assert kept.get(3) == EndedAttempt(NOW, "conv_3")
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, MOST_BYTES + 1)), max_size=20))

@@ -15,10 +15,13 @@ from msgspec.structs import replace
 
 from app.dialects.chat.stream_frames import DONE_FRAME
 from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
-from app.observability.request_facts import ErrorFacts, RequestFacts, begin_request_facts
 from app.pipeline.admission.answer_replay import StoredAnswers
-from app.pipeline.admission.request_coalescing import MAX_FRAMES_BYTES, RequestCoalescer
-from app.pipeline.admission.shared_attempt import FRAME_RESERVATION_BYTES, AttemptWaiter
+from app.pipeline.admission.shared_attempts import (
+    FRAME_RESERVATION_BYTES,
+    MAX_FRAMES_BYTES,
+    AttemptWaiter,
+    SharedAttempts,
+)
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
@@ -53,6 +56,9 @@ class Upstream:
         self.failure: Exception | None = None
         self.store_delay_seconds = 0.0
         """How long the last frame takes after the answer is complete."""
+        self.failure_after_store: Exception | None = None
+        self.given = 0
+        """How many frames were read of streams."""
         self._steps = asyncio.Semaphore(0)
 
     def step(self) -> None:
@@ -63,7 +69,9 @@ class Upstream:
         await self._steps.acquire()
         if self.failure is not None:
             raise self.failure
-        return StreamedAnswer(self._headers, self._frames(request)) if request.stream else WholeAnswer(b"{}", {})
+        if request.stream:
+            return StreamedAnswer(self._headers, self._frames(request))
+        return WholeAnswer(b"{}", self._headers)
 
     async def _frames(self, request: ChatRequest) -> AsyncGenerator[bytes, None]:
         self.opened += 1
@@ -72,6 +80,9 @@ class Upstream:
                 if frame is DONE_FRAME and request.on_answer is not None:
                     await request.on_answer(None)
                     await asyncio.sleep(self.store_delay_seconds)
+                    if self.failure_after_store is not None:
+                        raise self.failure_after_store
+                self.given += 1
                 yield frame
                 await self._steps.acquire()
                 if self.failure is not None:
@@ -84,21 +95,18 @@ class Upstream:
 class Client:
     """One client and the task that serves it."""
 
-    def __init__(self, attempts: RequestCoalescer, request: ChatRequest) -> None:
+    def __init__(self, attempts: SharedAttempts, request: ChatRequest) -> None:
         self.got: list[bytes] = []
         self.has_left = False
         self.reads = asyncio.Event()
         self.reads.set()
-        self.seat: AttemptWaiter | None = None
-        self.facts: RequestFacts | None = None
+        self.waiter: AttemptWaiter | None = None
         self.serving = asyncio.ensure_future(self._serve(attempts, request))
 
-    async def _serve(self, attempts: RequestCoalescer, request: ChatRequest) -> None:
-        self.facts = begin_request_facts()
-        self.seat = await attempts.join_or_create_attempt(request, lambda: self.has_left)
-        answer = await self.seat.wait_for_answer()
+    async def _serve(self, attempts: SharedAttempts, request: ChatRequest) -> None:
+        self.waiter = attempts.join_or_start(request, lambda: self.has_left)
+        answer = await self.waiter.wait_for_answer()
         if isinstance(answer, WholeAnswer):
-            self.seat.record_delivery()
             self.got.append(answer.body)
             return
         async with aclosing(answer.frames) as frames:
@@ -109,8 +117,7 @@ class Client:
 
     def leave(self) -> None:
         self.has_left = True
-        if self.seat is not None and not self.serving.done():
-            self.seat.disconnect()
+        self.serving.cancel()
 
 
 async def settled() -> None:
@@ -123,13 +130,14 @@ def attempts_at(
     clock: Callable[[], float] = lambda: 0.0,
     frames_bytes: int = MAX_FRAMES_BYTES,
     answers: Any = None,
-) -> RequestCoalescer:
+    tasks: BackgroundTasks | None = None,
+) -> SharedAttempts:
     keys: Any = None
-    return RequestCoalescer(
+    return SharedAttempts(
         pipeline=upstream,
         stored_answers=answers,
         idempotency_keys=keys,
-        tasks=BackgroundTasks(),
+        tasks=tasks or BackgroundTasks(),
         clock=clock,
         now=lambda: NOW,
         max_frames_bytes=frames_bytes,
@@ -198,8 +206,7 @@ async def test_a_failure_reaches_everybody_and_the_next_asks_again(failure: Exce
     upstream.failure = failure
     upstream.step()
     await settled()
-    told = [client.serving.exception() or client.got[-1] for client in clients]
-    assert [isinstance(one, type(failure)) or b'"error"' in one for one in told] == [True] * 3  # type: ignore[operator]
+    assert [client.serving.exception() for client in clients] == [failure] * 3
     assert attempts._running_attempts == {}
     upstream.failure = None
     again = Client(attempts, asked())
@@ -210,34 +217,92 @@ async def test_a_failure_reaches_everybody_and_the_next_asks_again(failure: Exce
     assert upstream.calls == 2
 
 
-async def test_a_failure_is_noted_for_each_request_whose_stream_ends_with_it() -> None:
+async def test_a_waiter_that_is_cancelled_takes_nothing_from_the_others() -> None:
     upstream = Upstream()
     attempts = attempts_at(upstream)
     clients = [Client(attempts, asked()) for _ in range(3)]
-    for _ in range(2):
-        await settled()
-        upstream.step()
     await settled()
-    upstream.failure = UpstreamUnavailable("away")
+    clients[0].leave()
     upstream.step()
     await settled()
-    told = [client for client in clients if client.got and b'"error"' in client.got[-1]]
-    assert len(told) == 2
-    noted = ErrorFacts("upstream_unavailable", "upstream_unavailable", 502)
-    assert [client.facts and client.facts.error for client in told] == [noted] * 2
-    assert [client.serving.exception() for client in clients if client not in told] == [upstream.failure]
+    clients[1].leave()
+    for _ in range(20):
+        upstream.step()
+        await settled()
+    assert [client.got for client in clients] == [[], FRAMES[:1], FRAMES]
+    assert (upstream.calls, upstream.opened, upstream.closed) == (1, 1, 1)
 
 
-async def test_a_server_that_stops_tells_whoever_has_joined() -> None:
+@pytest.mark.parametrize("steps", [0, 2])
+async def test_a_server_that_stops_tells_whoever_waits(steps: int) -> None:
+    upstream, tasks = Upstream(), BackgroundTasks()
+    attempts = attempts_at(upstream, tasks=tasks)
+    clients = [Client(attempts, asked()) for _ in range(2)]
+    await settled()
+    for _ in range(steps):
+        upstream.step()
+        await settled()
+    await tasks.aclose(0)
+    await settled()
+    for client in clients:
+        error = client.serving.exception()
+        assert isinstance(error, GatewayError)
+        assert (error.status, error.retryable) == (503, True)
+    assert upstream.opened == upstream.closed
+
+
+async def test_an_error_after_a_complete_answer_concerns_no_client(caplog: pytest.LogCaptureFixture) -> None:
+    """It is in the log, and the stream gets its end marker."""
     upstream = Upstream()
     attempts = attempts_at(upstream)
-    first, second = Client(attempts, asked()), Client(attempts, asked())
+    clients = [Client(attempts, asked()) for _ in range(2)]
+    upstream.store_delay_seconds = 0.01
+    upstream.failure_after_store = ValueError("a fault of ours")
+    for _ in FRAMES:
+        upstream.step()
+    await asyncio.wait([client.serving for client in clients])
+    assert [client.got for client in clients] == [FRAMES] * 2
+    assert [record.exc_info and record.exc_info[1] for record in caplog.records] == [upstream.failure_after_store]
+
+
+async def test_no_more_than_one_frame_is_read_ahead_of_the_fastest_client() -> None:
+    upstream = Upstream()
+    attempts = attempts_at(upstream)
+    clients = [Client(attempts, asked()) for _ in range(2)]
+    for client in clients:
+        client.reads.clear()
+    for _ in range(10):
+        upstream.step()
     await settled()
-    first.serving.cancel()
+    assert upstream.given == 2
+    clients[1].reads.set()
     await settled()
-    error = second.serving.exception()
-    assert isinstance(error, GatewayError)
-    assert (error.status, error.retryable) == (503, True)
+    assert clients[1].got == FRAMES
+    assert clients[0].got == []
+
+
+async def test_a_client_that_is_cut_off_alone_has_its_answer_finished_and_not_kept() -> None:
+    upstream, answers = Upstream({"x-conversation-id": "c"}), OneStoredAnswer()
+    attempts = attempts_at(upstream, frames_bytes=0, answers=answers)
+    slow = Client(attempts, asked(retry=False))
+    slow.reads.clear()
+    upstream.step()
+    await settled()
+    assert slow.waiter is not None
+    slow.waiter.cut_off()
+    slow.leave()
+    (attempt,) = attempts._running_attempts[next(iter(attempts._running_attempts))]
+    await settled()
+    assert not slow.serving.done(), "its log line comes with the end of its attempt"
+    for _ in range(20):
+        upstream.step()
+        await settled()
+        assert len(attempt.frames) <= 1
+    assert slow.serving.done()
+    assert (upstream.given, attempts._running_attempts) == (len(FRAMES), {})
+    Client(attempts, asked(retry=False))
+    await settled()
+    assert (upstream.calls, answers.asked_for) == (1, ["c"])
 
 
 async def test_an_answer_is_delivered_if_anybody_was_there_for_it() -> None:
@@ -293,25 +358,35 @@ async def test_a_complete_stream_whose_client_left_before_its_last_frame_is_give
     assert (upstream.calls, answers.asked_for) == (calls, replays)
 
 
-@pytest.mark.parametrize(("waited_seconds", "calls"), [(599.0, 1), (601.0, 2)])
+@pytest.mark.parametrize(("waited_seconds", "replays"), [(599.0, ["c"]), (601.0, [])])
 async def test_a_first_turn_that_was_lost_behind_us_is_given_again_for_a_while(
-    waited_seconds: float, calls: int
+    waited_seconds: float, replays: list[str]
 ) -> None:
     now = [0.0]
-    upstream = Upstream()
-    attempts = attempts_at(upstream, lambda: now[0])
+    upstream, answers = Upstream({"x-conversation-id": "c"}), OneStoredAnswer()
+    attempts = attempts_at(upstream, lambda: now[0], answers=answers)
     Client(attempts, asked(stream=False, retry=False))
     upstream.step()
     await settled()
     now[0] = waited_seconds
     Client(attempts, asked(stream=False))
     await settled()
-    assert upstream.calls == calls
+    assert (upstream.calls, answers.asked_for) == (2 - len(replays), replays)
+
+
+async def test_a_delivered_answer_that_is_not_stored_is_not_kept() -> None:
+    upstream = Upstream()
+    attempts = attempts_at(upstream)
+    for _ in range(2):
+        Client(attempts, asked(stream=False))
+        upstream.step()
+        await settled()
+    assert upstream.calls == 2
 
 
 async def test_of_two_at_once_nobody_knows_which_was_lost() -> None:
-    upstream = Upstream()
-    attempts = attempts_at(upstream)
+    upstream, answers = Upstream({"x-conversation-id": "c"}), OneStoredAnswer()
+    attempts = attempts_at(upstream, answers=answers)
     for _ in range(2):
         Client(attempts, asked(stream=False, retry=False))
     await settled()
@@ -320,13 +395,13 @@ async def test_of_two_at_once_nobody_knows_which_was_lost() -> None:
     await settled()
     Client(attempts, asked(stream=False))
     await settled()
-    assert upstream.calls == 3
+    assert (upstream.calls, answers.asked_for) == (3, [])
 
 
 async def test_a_new_request_ends_what_was_remembered_of_the_one_before() -> None:
     """It fails, and is retried: the retry is not given the answer of the same question that was asked earlier."""
-    upstream = Upstream()
-    attempts = attempts_at(upstream)
+    upstream, answers = Upstream({"x-conversation-id": "c"}), OneStoredAnswer()
+    attempts = attempts_at(upstream, answers=answers)
     Client(attempts, asked(stream=False, retry=False))
     upstream.step()
     await settled()
@@ -338,7 +413,7 @@ async def test_a_new_request_ends_what_was_remembered_of_the_one_before() -> Non
     upstream.failure = None
     Client(attempts, asked(stream=False))
     await settled()
-    assert upstream.calls == 3
+    assert (upstream.calls, answers.asked_for) == (3, [])
 
 
 @pytest.mark.parametrize("end_bytes", [1_000, 100_000])
@@ -413,12 +488,11 @@ async def test_room_for_frames_is_given_back_however_a_stream_ends() -> None:
         await settled()
         upstream.step()
         await settled()
-        assert not attempts.reserve_frame_bytes(1)
+        assert attempts._free_frames_bytes == 0
         if leaves:
             client.leave()
         for _ in range(20):
             upstream.step()
             await settled()
         upstream._steps = asyncio.Semaphore(0)
-        assert attempts.reserve_frame_bytes(FRAME_RESERVATION_BYTES)
-        attempts._frames_bytes = 0
+        assert attempts._free_frames_bytes == FRAME_RESERVATION_BYTES
