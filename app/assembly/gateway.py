@@ -62,8 +62,11 @@ from app.pipeline.resolve.calibration_slopes import SLOPES_FACT, CalibrationSlop
 from app.pipeline.resolve.client_history import PrefixMemory
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
+from app.pipeline.respond.answer_billing import AnswerBilling
+from app.pipeline.respond.answer_learning import AnswerLearner
 from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery
+from app.pipeline.respond.turn_finisher import TurnFinisher
 from app.pipeline.view.meaning_search import MeaningSearch
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.pins import PinUpdater
@@ -257,17 +260,22 @@ class Gateway:
             tasks=tasks,
         )
         self.response_delivery = ResponseDelivery(
+            turn_finisher=TurnFinisher(
+                answer_billing=AnswerBilling(self.usage, self.metrics, counter, tasks),
+                answer_learner=AnswerLearner(
+                    upstream_caller=self.upstream_caller,
+                    window_learner=self.window_learner,
+                    metrics=self.metrics,
+                    unix_seconds=lambda: self.now().timestamp(),
+                ),
+                turn_writer=self.turn_writer,
+                completion_writer=CompletionWriter(store, clock=self.now),
+                upstream_caller=self.upstream_caller,
+                precompactor=self.precompactor,
+            ),
             turn_writer=self.turn_writer,
-            upstream_caller=self.upstream_caller,
-            window_learner=self.window_learner,
             search_tool_loop=self.search_tool_loop,
-            precompactor=self.precompactor,
-            completion_writer=CompletionWriter(store, clock=self.now),
             tasks=tasks,
-            message_counter=counter,
-            usage=self.usage,
-            unix_seconds=lambda: self.now().timestamp(),
-            metrics=self.metrics,
         )
 
     def _build_pipeline(self) -> None:

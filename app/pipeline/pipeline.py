@@ -65,9 +65,9 @@ from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
-from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
+from app.pipeline.respond.context_status import ContextReport, build_context_report, select_forwarded_headers
 from app.pipeline.respond.lone_compaction import LoneCompactions
-from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
+from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
