@@ -56,7 +56,6 @@ from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import TurnWriter
-from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.pipeline import ClockAndIds, Pipeline
 from app.pipeline.resolve.calibration_slopes import SLOPES_FACT, CalibrationSlopes
 from app.pipeline.resolve.client_history import PrefixMemory
@@ -81,6 +80,7 @@ from app.store.key_budgets import KeyBudgets
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
 from app.store.request_history import RequestHistory
+from app.store.unwritten_fingerprints import UnwrittenFingerprints
 from app.store.usage_recorder import UsageRecorder
 from app.store.write_health import WriteHealth
 from app.upstream.routing.router import RetryPolicy, Router

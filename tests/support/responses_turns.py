@@ -24,11 +24,11 @@ from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
-from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.store.leases import LeaseKeeper
+from app.store.unwritten_fingerprints import UnwrittenFingerprints
 from tests.support.input_items import group_input_items
 
 ENCODING = "o200k_base"

@@ -33,7 +33,6 @@ from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.persist.conversation_builders import advance_head, build_log_entries
 from app.pipeline.persist.issued_answers import build_issued_answer, move_issued_answer
 from app.pipeline.persist.kept_instructions import drop_instructions, keep_instructions
-from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.resolve.client_history import PrefixMemory, RememberedPrefix
 from app.pipeline.resolve.history_resolution import build_hint_anchors
 from app.pipeline.resolve.resolved_request import (
@@ -54,6 +53,7 @@ from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import LeaseKeeper
+from app.store.unwritten_fingerprints import UnwrittenFingerprints
 
 MAX_PIN_TRIES: Final = 5
 """How often to try to store pins while other requests change the same marks. After that the pins are dropped: they are

@@ -24,7 +24,6 @@ from app.observability.tracing import trace_span
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.resolve.capsule_resolution import CapsuleHistory, CapsuleResolver, check_capsule_conversation
 from app.pipeline.resolve.client_history import (
     ClientHistory,
@@ -59,6 +58,7 @@ from app.pipeline.resolve.tool_outputs import check_outputs_against_log, put_ear
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore
 from app.store.leases import LeaseKeeper
+from app.store.unwritten_fingerprints import UnwrittenFingerprints
 
 
 class ConversationResolver:
