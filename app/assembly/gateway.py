@@ -216,7 +216,7 @@ class Gateway:
         self.turn_compactor = TurnCompactor(
             view_builder=self.view_builder,
             compactor=self.compactor,
-            resolver=self.conversation_resolver,
+            resolve_without_store=self.conversation_resolver.resolve_turn_without_store,
             tasks=tasks,
             wait_seconds=settings.compaction.wait_seconds,
         )

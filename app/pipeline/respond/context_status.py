@@ -17,7 +17,6 @@ from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Summary
 from app.dialects.usage import TokenUsage, read_usage
 from app.pipeline.chat_request import ContextDetail
-from app.pipeline.compact.compaction_status import build_compaction_status
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import list_unbilled_summaries
@@ -25,8 +24,6 @@ from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import SUMMARY_COST, compute_call_cost_usd
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
-FORWARDED_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
-FORWARDED_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-", "anthropic-")
 BRIEF_FIELDS: Final = (
     *("window", "prompt_tokens", "limit", "summaries", "verbatim_messages", "trimmed_messages", "dropped_messages"),
     *("cost", "warnings"),
@@ -165,7 +162,7 @@ class ContextReport(msgspec.Struct, frozen=True):
         """
         headers = {
             "x-context-status": "summarizing" if is_summarizing else self.status,
-            "x-context-tokens": render_tokens_header(self.prompt_tokens, self.budget),
+            "x-context-tokens": self.budget.render_tokens(self.prompt_tokens),
             "x-request-id": request_id,
         }
         if self.conversation_id is not None:
@@ -219,11 +216,6 @@ def _count_verbatim_before_boundary(plan: Plan) -> int:
     return pinned + (plan.boundary.anchor_seq is not None and plan.repeated_message_seq is not None)
 
 
-def render_tokens_header(prompt_tokens: int, budget: Budget) -> str:
-    """Renders `X-Context-Tokens`: prompt tokens, a slash, the limit."""
-    return f"{prompt_tokens}/{budget.limit}"
-
-
 def choose_context_status(resolved_request: ResolvedRequest, plan: Plan, *, is_stateless: bool) -> ContextStatus:
     """Chooses the one word for the context that the model got.
 
@@ -234,15 +226,6 @@ def choose_context_status(resolved_request: ResolvedRequest, plan: Plan, *, is_s
     if is_stateless and plan.status == "full":
         return "bypassed"
     return plan.status
-
-
-def select_forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Selects the headers of an upstream's response that the client may see."""
-    return {
-        name: value
-        for name, value in headers.items()
-        if name in FORWARDED_HEADERS or name.startswith(FORWARDED_HEADER_PREFIXES)
-    }
 
 
 def build_context_report(turn: Turn, view: View) -> ContextReport:
@@ -265,7 +248,7 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         budget=budget,
         prompt_tokens=budget.calibrate_tokens(plan.prompt_tokens),
         next_seq=outline.next_seq,
-        compaction_status=build_compaction_status(view),
+        compaction_status=view.compaction_status,
         summary_usages=[
             one.usage for one in list_unbilled_summaries(resolved_request.conversation, outline) if one.usage
         ],

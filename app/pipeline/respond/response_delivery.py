@@ -23,11 +23,11 @@ from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer
-from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer
+from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer, select_forwarded_headers
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.respond.answer_learning import describe_provider_truncation
 from app.pipeline.respond.answer_types import WholeAnswer
-from app.pipeline.respond.context_status import ContextReport, build_context_report, select_forwarded_headers
+from app.pipeline.respond.context_status import ContextReport, build_context_report
 from app.pipeline.respond.turn_end import TurnEnd, select_planned_prompt_usage
 from app.pipeline.respond.turn_finisher import TurnFinisher
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
