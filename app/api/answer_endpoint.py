@@ -180,7 +180,7 @@ class AnswerEndpoint:
             # A client's own cancellation ends in `_DisconnectWatcher`; this one comes from the server's shutdown.
             # It is not raised again, so that the client still gets an error in place of a broken connection.
             log.warning("the shutdown ended a request that was still running")
-            await self._send_shutdown_error(scope, client, waiter.request.answer_format)
+            await self._send_shutdown_error(scope, client, waiter.answer_format)
 
     async def _send_answer(self, waiter: AttemptWaiter, scope: Scope, client: _ResponseSender) -> None:
         request_id = scope[REQUEST_ID_SCOPE_KEY]
@@ -232,8 +232,8 @@ class AnswerEndpoint:
                 async for frame in frames:
                     if not client.has_sent_head:
                         await self._send_stream_head(answer, client)
-                        if waiter.request.event_style != "off":
-                            heartbeat = _Heartbeat(client, waiter.request.answer_format, self._silence_seconds)
+                        if waiter.attempt.request.event_style != "off":
+                            heartbeat = _Heartbeat(client, waiter.answer_format, self._silence_seconds)
                     client.last_sent_at = time.monotonic()
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
             except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
@@ -242,7 +242,7 @@ class AnswerEndpoint:
                 failure = error if isinstance(error, GatewayError) else log_unexpected_error(error, request_id)
                 record_error(failure)
                 drop_tracebacks(failure)
-                frame = waiter.request.answer_format.render_error_frames(failure)
+                frame = waiter.answer_format.render_error_frames(failure)
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
             finally:
                 if heartbeat is not None:

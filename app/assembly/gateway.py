@@ -340,8 +340,8 @@ class Gateway:
             assumed_answer_tokens=limits.assumed_answer_tokens,
         )
         idempotency_keys = IdempotencyKeys(
-            keys=store,
-            conversations=store,
+            store=store,
+            stored_answers=self.stored_answers,
             tasks=tasks,
             new_holder=lambda: random_bytes(16).hex(),
             wait_seconds=settings.compaction.wait_seconds,

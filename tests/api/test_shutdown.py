@@ -18,6 +18,7 @@ from app.api.edge.auth import Authenticator, AuthRules
 from app.api.edge.body_budget import BodyBudget
 from app.api.edge.headers import RequestIdMiddleware
 from app.api.edge.request_reader import BodyLimitMiddleware
+from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
 from app.pipeline.admission.shared_attempts import SharedAttempts
@@ -59,9 +60,10 @@ def now() -> datetime:
 async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]:
     """What a client is sent whose request is cancelled by the server."""
     store, tasks = MemoryStore(clock=now), BackgroundTasks()
+    answers = StoredAnswers(store, now=now)
     keys = IdempotencyKeys(
-        keys=store,
-        conversations=store,
+        store=store,
+        stored_answers=answers,
         tasks=tasks,
         new_holder=lambda: "this one",
         wait_seconds=1,
@@ -72,8 +74,9 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
     endpoint = AnswerEndpoint(
         SharedAttempts(
             pipeline=exchange,
-            stored_answers=StoredAnswers(store, now=now),
+            stored_answers=answers,
             idempotency_keys=keys,
+            admission=Admission(AdmissionBounds(), clock=time.monotonic),
             tasks=tasks,
             clock=time.monotonic,
             now=now,

@@ -240,9 +240,9 @@ IDENTITY: Final = (
     ),
     Mutation(
         "idempotency-key-of-erased",
-        "app/pipeline/admission/idempotency_keys.py",
-        "if request_key.seq in conversation.marks.get(REDACTED, ()):",
-        "if False:",
+        "app/pipeline/admission/answer_replay.py",
+        "if not 0 <= seq <= conversation.head_seq or seq in conversation.marks.get(REDACTED, ()):",
+        "if not 0 <= seq <= conversation.head_seq:",
         (f"{IDEMPOTENCY_KEYS}::test_a_key_whose_answer_was_erased_is_answered_anew[its words]",),
         "An idempotency key gives an answer again that was erased.",
     ),
@@ -493,7 +493,7 @@ EDGE: Final = (
     Mutation(
         "key-budget",
         "app/pipeline/admission/shared_attempts.py",
-        "if self._limits is not None and self._limits.is_limited(request.caller):",
+        "if self.limits is not None and self.limits.is_limited(request.caller):",
         "if False:",
         ("tests/api/admin/test_costs.py::test_a_key_over_its_budget_is_refused_until_the_month_ends",),
         "A key that has spent its budget goes on spending.",

@@ -9,7 +9,6 @@ from typing import Final
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.answer_decoding import PROTOCOL_FACTS
 from app.dialects.answer_format import StoredAnswer
-from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
 from app.pipeline.resolve.client_history import ClientHistory, build_client_history
@@ -43,13 +42,18 @@ class StoredAnswers:
         (docs/decisions/0036)."""
         # Only the head counts: if the conversation has gone on, its client has received the answer, and the same words
         # are a new request.
-        seq = conversation.head_seq
-        is_retry = request.is_retry or request.idempotency_key is not None
-        if not is_retry or seq < 0 or seq in conversation.marks.get(REDACTED, ()):
+        if not (request.is_retry or request.idempotency_key is not None):
+            return None
+        entry = await self._read_answer(conversation, conversation.head_seq)
+        is_answer = entry is not None and await self.is_answer_to(entry, request, client_history)
+        return entry if is_answer else None
+
+    async def _read_answer(self, conversation: Conversation, seq: int) -> LogMessage | None:
+        """Returns a complete answer of a log; None if there is none at this place, or if it was erased."""
+        if not 0 <= seq <= conversation.head_seq or seq in conversation.marks.get(REDACTED, ()):
             return None
         (entry,) = await self._store.read_log(conversation, seq, seq + 1)
-        is_answer = not entry.incomplete and await self.is_answer_to(entry, request, client_history)
-        return entry if is_answer else None
+        return None if entry.incomplete or entry.meta is None else entry
 
     async def is_answer_to(self, entry: LogMessage, request: ChatRequest, client_history: ClientHistory) -> bool:
         """Returns whether an answer, or the beginning of one, was made for this request or for a first attempt at it
@@ -63,22 +67,20 @@ class StoredAnswers:
             return False
         return bool(meta[REQUEST_DIGEST] == await compute_retry_digest(request, client_history))
 
-    async def replay_answer(self, request: ChatRequest, conversation_id: str) -> Answer | None:
-        """Returns the answer that a conversation ends with, if it answers this request, as a whole answer or as a
-        stream."""
-        try:
-            conversation = await self._store.find_conversation(
-                tenant=request.log_tenant, conversation_id=conversation_id
-            )
-            if conversation is None:
-                return None
-            client_history = build_client_history(request)
-            stored_answer = await self.find_retry_answer(conversation, request, client_history)
-        except StoreUnavailable as error:
-            # Without the store, the retry is answered anew instead of refused.
-            drop_tracebacks(error)
+    async def replay_answer(self, request: ChatRequest, conversation_id: str, seq: int | None = None) -> Answer | None:
+        """Returns the stored answer to a request, as a whole answer or as a stream.
+
+        Args:
+            seq: the answer's place; None: the end of the conversation, if it answers this request.
+        """
+        conversation = await self._store.find_conversation(tenant=request.log_tenant, conversation_id=conversation_id)
+        if conversation is None:
             return None
-        return None if stored_answer is None else render_stored_answer(stored_answer, conversation.id, request)
+        if seq is None:
+            entry = await self.find_retry_answer(conversation, request, build_client_history(request))
+        else:
+            entry = await self._read_answer(conversation, seq)
+        return None if entry is None else render_stored_answer(entry, conversation.id, request)
 
 
 def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatRequest) -> Answer:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
@@ -20,11 +21,11 @@ import msgspec
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation
-from app.errors import UpstreamUnavailable, drop_tracebacks
+from app.dialects.answer_format import AnswerFormat
+from app.errors import StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.request_record import timed_step
-from app.pipeline.admission.admission import Admission, AdmissionBounds
+from app.pipeline.admission.admission import Admission
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS, StoredAnswers
-from app.pipeline.admission.call_allowance import CallAllowance
 from app.pipeline.admission.call_limits import CallLimits
 from app.pipeline.admission.idempotency_keys import (
     IdempotencyClaim,
@@ -66,7 +67,7 @@ class SharedAttempt(msgspec.Struct, eq=False):
         is_only_attempt: whether no attempt at the same request ran at the same time.
         is_complete: whether the answer is complete.
         is_delivered: whether a client was connected to receive the answer, of a stream the last frame, too.
-        is_recorded_by_key: whether the store leads from the client's key to the answer.
+        claim: what the request has of its idempotency key in the store.
         is_unread: whether the stream is finished for the store alone.
         has_ended: whether nothing more comes.
         has_last_frame: whether `frames` ends with the last frame of a complete answer.
@@ -83,16 +84,13 @@ class SharedAttempt(msgspec.Struct, eq=False):
     is_only_attempt: bool = True
     is_complete: bool = False
     is_delivered: bool = False
-    is_recorded_by_key: bool = False
     is_unread: bool = False
     has_ended: bool = False
-    has_slot: bool = False
     has_last_frame: bool = False
     has_discarded_frames: bool = False
     answer: Answer | None = None
     failure: Exception | None = None
     claim: IdempotencyClaim | None = None
-    allowance: CallAllowance | None = None
     task: asyncio.Task[None] | None = None
     waiters: list[AttemptWaiter] = []
     frames: list[bytes] = []
@@ -103,8 +101,8 @@ class SharedAttempt(msgspec.Struct, eq=False):
 
     @property
     def can_be_joined(self) -> bool:
-        """Whether another client can wait for this attempt. A stream that all clients have left is being closed."""
-        return bool(self.waiters) and self.failure is None and not self.has_discarded_frames
+        """Whether another client can get all of its answer. A stream that all clients have left is being closed."""
+        return (self.has_ended or bool(self.waiters)) and self.failure is None and not self.has_discarded_frames
 
     @property
     def is_abandoned(self) -> bool:
@@ -132,7 +130,7 @@ class SharedAttempt(msgspec.Struct, eq=False):
         """Records that the answer is complete. If it is stored, it is the last message of `conversation`."""
         self.is_complete = True
         if conversation is not None and self.claim is not None:
-            self.is_recorded_by_key = await self.claim.record_answer(conversation)
+            await self.claim.record_answer(conversation)
 
     async def wait_for_change(self) -> None:
         change_future = asyncio.get_running_loop().create_future()
@@ -148,34 +146,26 @@ class SharedAttempt(msgspec.Struct, eq=False):
                     future.set_result(None)
 
 
-class AttemptWaiter:
+class AttemptWaiter(msgspec.Struct, eq=False):
     """One client that waits for an attempt's answer.
 
     Attributes:
-        request: the attempt's request, whose `answer_format` writes the answer.
+        has_joined: whether the attempt was made for an earlier request.
         is_gone: returns whether the client is known to have disconnected; does not wait.
         taken_count: how many of the attempt's frames it has taken.
     """
 
-    __slots__ = ("_attempt", "_attempts", "_has_joined", "_request_id", "is_gone", "request", "taken_count")
+    attempts: SharedAttempts
+    attempt: SharedAttempt
+    request_id: str
+    is_gone: Callable[[], bool]
+    has_joined: bool
+    taken_count: int = 0
 
-    def __init__(
-        self,
-        attempts: SharedAttempts,
-        attempt: SharedAttempt,
-        request_id: str,
-        is_gone: Callable[[], bool],
-        *,
-        has_joined: bool,
-    ) -> None:
-        self._attempts = attempts
-        self._attempt = attempt
-        self._request_id = request_id
-        self._has_joined = has_joined
-        self.request = attempt.request
-        self.is_gone = is_gone
-        self.taken_count = 0
-        attempt.waiters.append(self)
+    @property
+    def answer_format(self) -> AnswerFormat:
+        """Writes the attempt's answer."""
+        return self.attempt.request.answer_format
 
     async def wait_for_answer(self) -> Answer:
         """Returns the attempt's answer. To be called once; of a stream, all frames are to be read, or closed.
@@ -183,35 +173,35 @@ class AttemptWaiter:
         Raises:
             GatewayError: as the pipeline raises it; all waiters get the same error.
         """
-        attempt = self._attempt
+        attempt = self.attempt
         try:
-            answer = await (self._join() if self._has_joined else attempt.wait_until_begun())
+            answer = await (self._join() if self.has_joined else attempt.wait_until_begun())
         except BaseException:
             await self._leave()
             raise
         headers = answer.headers
-        if self._has_joined:
-            headers = {**headers, "x-request-id": self._request_id, **REPLAY_HEADERS}
+        if self.has_joined:
+            headers = {**headers, "x-request-id": self.request_id, **REPLAY_HEADERS}
         if isinstance(answer, StreamedAnswer):
             return StreamedAnswer(headers, self._stream_frames())
         attempt.is_delivered = attempt.is_delivered or not self.is_gone()
         await self._leave()
-        return replace(answer, headers=headers) if self._has_joined else answer
+        return replace(answer, headers=headers) if self.has_joined else answer
 
     def cut_off(self) -> None:
         """Records that the client does not read, before its task is cancelled. If nobody else waits, the answer is
         finished for the store: nobody has said that it is not wanted, and it is paid for."""
-        attempt = self._attempt
+        attempt = self.attempt
         if attempt.waiters == [self]:
             attempt.is_unread = attempt.has_discarded_frames = True
 
     @timed_step("join")
     async def _join(self) -> Answer:
-        return await self._attempt.wait_until_begun()
+        return await self.attempt.wait_until_begun()
 
     async def _stream_frames(self) -> AsyncGenerator[bytes, None]:
         """Yields all frames of the stream, those that came before the client joined included."""
-        attempt, frames = self._attempt, self._attempt.frames
+        attempt, frames = self.attempt, self.attempt.frames
         try:
             while True:
                 if self.taken_count < len(frames):
@@ -234,13 +224,13 @@ class AttemptWaiter:
     async def _leave(self) -> None:
         """Ends the attempt if nobody waits for it any more. Whole answers come here only when they have ended, or when
         the server stops: a disconnect does not end them (docs/decisions/0007)."""
-        attempt = self._attempt
+        attempt = self.attempt
         attempt.waiters.remove(self)
         if attempt.waiters:
             return
         if attempt.has_ended:
             if attempt.failure is None:
-                self._attempts.remember(attempt)
+                self.attempts.remember(attempt)
             return
         assert attempt.task is not None
         if attempt.is_unread:
@@ -263,6 +253,7 @@ class EndedAttempt(msgspec.Struct, frozen=True):
     """The attempt itself, if its answer is stored nowhere else."""
 
 
+@dataclass(eq=False)
 class EndedAttempts:
     """Remembers how attempts have ended, by their coalescing key, for `RETRY_MAX_AGE_SECONDS`. The oldest is forgotten
     first.
@@ -271,12 +262,11 @@ class EndedAttempts:
         clock: returns monotonic seconds.
     """
 
-    def __init__(self, clock: Callable[[], float], *, max_bytes: int = MAX_KEPT_BYTES) -> None:
-        self._clock = clock
-        self._max_bytes = max_bytes
-        self._entries: dict[Hashable, tuple[EndedAttempt, int, float]] = {}
-        """Each with its size in bytes and the time until which it is kept."""
-        self._size_bytes = 0
+    clock: Callable[[], float]
+    max_bytes: int = MAX_KEPT_BYTES
+    _entries: dict[Hashable, tuple[EndedAttempt, int, float]] = field(default_factory=dict, init=False)
+    """Each with its size in bytes and the time until which it is kept."""
+    _size_bytes: int = field(default=0, init=False)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -285,17 +275,17 @@ class EndedAttempts:
         """Stores an attempt, in the place of one with the same key. One that is too large is not stored."""
         self.forget(key)
         size_bytes = TAIL_BYTES + (ended.attempt.size_bytes if ended.attempt is not None else 0)
-        if size_bytes > self._max_bytes:
+        if size_bytes > self.max_bytes:
             return
-        self._entries[key] = ended, size_bytes, self._clock() + RETRY_MAX_AGE_SECONDS
+        self._entries[key] = ended, size_bytes, self.clock() + RETRY_MAX_AGE_SECONDS
         self._size_bytes += size_bytes
-        while len(self._entries) > MAX_ENDED_ATTEMPTS or self._size_bytes > self._max_bytes:
+        while len(self._entries) > MAX_ENDED_ATTEMPTS or self._size_bytes > self.max_bytes:
             self.forget(next(iter(self._entries)))
 
     def get(self, key: Hashable) -> EndedAttempt | None:
         """Returns the attempt of a key, unless it has expired."""
         ended, _, expires_at = self._entries.get(key, (None, 0, 0.0))
-        if ended is not None and expires_at <= self._clock():
+        if ended is not None and expires_at <= self.clock():
             self.forget(key)
             return None
         return ended
@@ -306,44 +296,33 @@ class EndedAttempts:
         self._size_bytes -= size_bytes
 
 
+@dataclass(eq=False, kw_only=True)
 class SharedAttempts:
     """The attempts of this process.
 
     Args:
-        stored_answers: finds answers in the log.
         clock: returns monotonic seconds.
         now: returns the time of day.
-        admission: limits how many requests run at once; None: no limit.
         limits: the budgets and rates of callers; None: nothing is limited.
-        max_frames_bytes: how many bytes of the frames of running streams are kept for clients that may still join.
+        free_frames_bytes: how many bytes of the frames of running streams may be kept for clients that may still join.
     """
 
-    def __init__(
-        self,
-        *,
-        pipeline: ChatAnswerer,
-        stored_answers: StoredAnswers,
-        idempotency_keys: IdempotencyKeys,
-        tasks: BackgroundTasks,
-        clock: Callable[[], float],
-        now: Callable[[], datetime],
-        admission: Admission | None = None,
-        limits: CallLimits | None = None,
-        max_frames_bytes: int = MAX_FRAMES_BYTES,
-    ) -> None:
-        self._pipeline = pipeline
-        self._now = now
-        self._stored_answers = stored_answers
-        self._admission = admission or Admission(AdmissionBounds(), clock=clock)
-        self._limits = limits
-        self._idempotency_keys = idempotency_keys
-        self._tasks = tasks
-        self._free_frames_bytes = max_frames_bytes
-        self._running_attempts: dict[Hashable, list[SharedAttempt]] = {}
-        """Attempts that run, or whose answer is being read."""
-        self._undelivered_attempts = EndedAttempts(clock)
+    pipeline: ChatAnswerer
+    stored_answers: StoredAnswers
+    idempotency_keys: IdempotencyKeys
+    admission: Admission
+    tasks: BackgroundTasks
+    clock: Callable[[], float]
+    now: Callable[[], datetime]
+    limits: CallLimits | None = None
+    free_frames_bytes: int = MAX_FRAMES_BYTES
+    _running_attempts: dict[Hashable, list[SharedAttempt]] = field(default_factory=dict, init=False)
+    """Attempts that run, or whose answer is being read."""
+
+    def __post_init__(self) -> None:
+        self._undelivered_attempts = EndedAttempts(self.clock)
         """Attempts that failed or whose client had disconnected before, and answers that only a key's retries get."""
-        self._delivered_attempts = EndedAttempts(clock)
+        self._delivered_attempts = EndedAttempts(self.clock)
 
     def join_or_start(self, request: ChatRequest, is_disconnected: Callable[[], bool]) -> AttemptWaiter:
         """Returns a waiter for the attempt that this request repeats, or for a new attempt.
@@ -357,21 +336,25 @@ class SharedAttempts:
                 are discarded.
         """
         key = make_coalescing_key(request)
-        attempt = self._find_joinable_attempt(request, self._running_attempts.get(key, ()))
+        attempts = self._running_attempts.get(key, [])
         ended = self._undelivered_attempts.get(key)
         if ended is None and request.is_retry:
             ended = self._delivered_attempts.get(key)
-        if attempt is None and ended is not None:
-            attempt = None if ended.attempt is None else self._take_kept_answer(request, ended.attempt)
-            # An attempt that failed is evidence, too: the store may have kept its answer without confirming the write.
-            request = replace(request, is_retry=True, first_attempt_at=ended.first_attempt_at)
+        if ended is not None and ended.attempt is not None:
+            attempts = [*attempts, ended.attempt]
+        attempt = self._find_joinable_attempt(request, attempts) if attempts else None
         has_joined = attempt is not None
         if attempt is None:
-            attempt = self._start_attempt(key, request, None if ended is None else ended.conversation_id)
-        return AttemptWaiter(self, attempt, request.request_id, is_disconnected, has_joined=has_joined)
+            attempt = self._start_attempt(key, request, ended)
+        elif attempt.has_ended and request.idempotency_key is None:
+            # It is given once, or several times if a key leads to it.
+            self._undelivered_attempts.forget(key)
+        waiter = AttemptWaiter(self, attempt, request.request_id, is_disconnected, has_joined)
+        attempt.waiters.append(waiter)
+        return waiter
 
     def _find_joinable_attempt(self, request: ChatRequest, attempts: Sequence[SharedAttempt]) -> SharedAttempt | None:
-        """Returns the running attempt that this request repeats. There must be evidence that it does: the same
+        """Returns the attempt that this request repeats. There must be evidence that it does: the same
         idempotency key, a retry count above 0, or that all clients of the attempt are gone. Without evidence, two equal
         requests are two (for example two samples of one prompt)."""
         joinable = [one for one in attempts if one.can_be_joined]
@@ -390,24 +373,15 @@ class SharedAttempts:
             return min(same_requests, key=lambda one: len(one.waiters))
         return None
 
-    def _take_kept_answer(self, request: ChatRequest, attempt: SharedAttempt) -> SharedAttempt | None:
-        """Returns the attempt whose answer is only in memory, if this request repeats it. The answer is given once, or
-        several times if a key leads to it."""
-        if request.idempotency_key is None:
-            self._undelivered_attempts.forget(attempt.key)
-        if are_same_request(attempt.request, request):
-            return attempt
-        if request.idempotency_key is not None:
-            raise make_key_reused_error()
-        return None
-
-    def _start_attempt(
-        self, key: Hashable, request: ChatRequest, replayed_conversation_id: str | None
-    ) -> SharedAttempt:
-        first_attempt_at = self._now()
+    def _start_attempt(self, key: Hashable, request: ChatRequest, ended: EndedAttempt | None) -> SharedAttempt:
+        first_attempt_at = self.now()
+        if ended is not None:
+            # An attempt that failed is evidence, too: the store may have kept its answer without confirming the write.
+            request = replace(request, is_retry=True, first_attempt_at=ended.first_attempt_at)
         if request.is_retry or request.idempotency_key is not None:
             # Another process may have made the first attempt, and may have stored its answer.
             first_attempt_at = request.first_attempt_at or first_attempt_at - timedelta(seconds=RETRY_MAX_AGE_SECONDS)
+        replayed_conversation_id = None if ended is None else ended.conversation_id
         attempt = SharedAttempt(key, request, first_attempt_at, replayed_conversation_id)
         # The end of the attempt before is no longer the newest.
         self._undelivered_attempts.forget(key)
@@ -417,71 +391,69 @@ class SharedAttempts:
         # Of two equal attempts at once, nobody can tell later which one a retry repeats.
         for one in running if len(running) > 1 else ():
             one.is_only_attempt = False
-        attempt.task = self._tasks.spawn(self._run(attempt))
+        attempt.task = self.tasks.spawn(self._run(attempt))
         return attempt
 
     async def _run(self, attempt: SharedAttempt) -> None:
         """Runs an attempt to its end. One attempt takes one slot, however many clients wait for it."""
         try:
-            answer = await self._answer(attempt)
-            if isinstance(answer, StreamedAnswer):
-                await self._collect_frames(attempt, answer)
-            else:
-                attempt.answer, attempt.is_complete = answer, True
+            await self._answer(attempt)
         except asyncio.CancelledError:
             attempt.failure = UpstreamUnavailable("The attempt that this request waited for was ended.", status=503)
         except Exception as error:  # noqa: BLE001 - all waiters raise it
             _fail_attempt(attempt, error)
-        finally:
-            attempt.has_ended = True
-            if attempt.has_slot:
-                self._admission.release_slot(attempt.request.caller.tenant)
-            if attempt.allowance is not None:
-                attempt.allowance.finish()
-            if attempt.failure is not None or not attempt.waiters:
-                self.remember(attempt)
-            attempt.wake_all()
-            if attempt.claim is not None:
-                await attempt.claim.release()
+        attempt.has_ended = True
+        if attempt.failure is not None or not attempt.waiters:
+            self.remember(attempt)
+        attempt.wake_all()
+        if attempt.claim is not None:
+            await attempt.claim.release()
 
-    async def _answer(self, attempt: SharedAttempt) -> Answer:
+    async def _answer(self, attempt: SharedAttempt) -> None:
         """Answers an attempt's request: by its stored answer, or when the fair queue admits it."""
         request = attempt.request
         answer: Answer | None = None
         if attempt.replayed_conversation_id is not None:
-            answer = await self._stored_answers.replay_answer(request, attempt.replayed_conversation_id)
+            try:
+                answer = await self.stored_answers.replay_answer(request, attempt.replayed_conversation_id)
+            except StoreUnavailable as error:
+                # Without the store, the retry is answered anew instead of refused.
+                drop_tracebacks(error)
         elif request.idempotency_key is not None and request.is_kept:
-            claim_or_answer = await self._idempotency_keys.claim_key_or_replay(request)
-            if isinstance(claim_or_answer, IdempotencyClaim):
-                attempt.claim = claim_or_answer
-            else:
-                answer, attempt.is_recorded_by_key = claim_or_answer, claim_or_answer is not None
+            attempt.claim = self.idempotency_keys.begin_claim(request)
+            answer = await attempt.claim.acquire_or_replay()
         if answer is not None:
             attempt.is_complete = True
-            return answer
+            await self._collect_answer(attempt, answer)
+            return
         # After the replays, which cost nothing.
-        if self._limits is not None and self._limits.is_limited(request.caller):
-            attempt.allowance = await self._limits.admit(
+        allowance = None
+        if self.limits is not None and self.limits.is_limited(request.caller):
+            allowance = await self.limits.admit(
                 request.caller,
                 body_bytes=len(request.body),
-                answer_tokens=self._limits.compute_answer_tokens(request.max_output_tokens, request.choice_count),
+                answer_tokens=self.limits.compute_answer_tokens(request.max_output_tokens, request.choice_count),
             )
-            request = replace(request, allowance=attempt.allowance)
-        # Without a stream and a key, `_run` sees itself when the answer is complete. Without `on_answer`, the pipeline
-        # may store question and answer in one write.
+            request = replace(request, allowance=allowance)
+        # Without a stream and a key, the answer is complete when it is here. Without `on_answer`, the pipeline may
+        # store question and answer in one write.
         if request.idempotency_key is not None or request.stream:
             request = replace(request, on_answer=attempt.record_complete_answer)
-        tenant = request.caller.tenant
-        if not self._admission.try_acquire_slot(tenant):
-            await self._admission.wait_for_slot(tenant, lambda: attempt.is_abandoned)
-        attempt.has_slot = True
-        answer = await self._pipeline.answer(request)
-        if attempt.allowance is None or not (headers := attempt.allowance.headers):
-            return answer
-        return replace(answer, headers={**answer.headers, **headers})
+        try:
+            async with self.admission.hold_slot(request.caller.tenant, lambda: attempt.is_abandoned):
+                answer = await self.pipeline.answer(request)
+                if allowance is not None and (headers := allowance.headers):
+                    answer = replace(answer, headers={**answer.headers, **headers})
+                await self._collect_answer(attempt, answer)
+        finally:
+            if allowance is not None:
+                allowance.finish()
 
-    async def _collect_frames(self, attempt: SharedAttempt, answer: StreamedAnswer) -> None:
-        """Collects the frames of a stream, at most one ahead of the fastest client."""
+    async def _collect_answer(self, attempt: SharedAttempt, answer: Answer) -> None:
+        """Takes a whole answer, or collects the frames of a stream, at most one ahead of the fastest client."""
+        if isinstance(answer, WholeAnswer):
+            attempt.answer, attempt.is_complete = answer, True
+            return
         frames = attempt.frames
         async with aclosing(answer.frames) as upstream_frames:
             async for frame in upstream_frames:
@@ -501,8 +473,8 @@ class SharedAttempts:
         """Reserves memory for a further frame. If all attempts together have reached the limit, the frames that every
         client has taken are discarded, and nobody can join any more."""
         missing_bytes = max(FRAME_RESERVATION_BYTES, attempt.frames_bytes - attempt.reserved_bytes)
-        if missing_bytes <= self._free_frames_bytes and not attempt.has_discarded_frames:
-            self._free_frames_bytes -= missing_bytes
+        if missing_bytes <= self.free_frames_bytes and not attempt.has_discarded_frames:
+            self.free_frames_bytes -= missing_bytes
             attempt.reserved_bytes += missing_bytes
         elif attempt.frames and all(one.taken_count == len(attempt.frames) for one in attempt.waiters):
             attempt.has_discarded_frames = True
@@ -513,30 +485,25 @@ class SharedAttempts:
 
     def remember(self, attempt: SharedAttempt) -> None:
         """Remembers for later retries how an attempt has ended. To be called when nobody waits for its answer."""
-        self._free_frames_bytes += attempt.reserved_bytes
+        self.free_frames_bytes += attempt.reserved_bytes
         attempt.reserved_bytes = 0
         running = self._running_attempts.get(attempt.key, [])
         if attempt in running:
             running.remove(attempt)
             if not running:
                 del self._running_attempts[attempt.key]
-        # The store knows the answer of a recorded key.
-        if attempt.is_recorded_by_key:
+        if attempt.claim is not None and attempt.claim.is_recorded:
             return
-        first_attempt_at, has_key = attempt.first_attempt_at, attempt.request.idempotency_key is not None
-        if attempt.answer is None or not attempt.is_complete:
-            # Of two equal attempts at once, the other one's answer does not answer this one's retry.
-            ended = EndedAttempt(first_attempt_at if attempt.is_only_attempt else self._now())
+        answer, has_key = attempt.answer if attempt.is_complete else None, attempt.request.idempotency_key is not None
+        conversation_id = None if answer is None or has_key else answer.headers.get("x-conversation-id")
+        kept_attempt = attempt if conversation_id is None and attempt.has_whole_answer else None
+        # Of two equal attempts at once, the other one's answer does not answer this one's retry.
+        began_at = self.now() if answer is None and not attempt.is_only_attempt else attempt.first_attempt_at
+        ended = EndedAttempt(began_at, conversation_id, kept_attempt)
+        if has_key or not attempt.is_delivered:
             self._undelivered_attempts.put(attempt.key, ended)
-            return
-        conversation_id = attempt.answer.headers.get("x-conversation-id")
-        if has_key or (conversation_id is None and not attempt.is_delivered):
-            kept_attempt = attempt if attempt.has_whole_answer else None
-            self._undelivered_attempts.put(attempt.key, EndedAttempt(first_attempt_at, attempt=kept_attempt))
-        elif not attempt.is_delivered:
-            self._undelivered_attempts.put(attempt.key, EndedAttempt(first_attempt_at, conversation_id))
         elif conversation_id is not None and attempt.is_only_attempt:
-            self._delivered_attempts.put(attempt.key, EndedAttempt(first_attempt_at, conversation_id))
+            self._delivered_attempts.put(attempt.key, ended)
 
 
 def _fail_attempt(attempt: SharedAttempt, error: Exception) -> None:

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
+from app.conversation.conversation_types import Conversation
 from app.errors import IdempotencyKeyInUse, StoreUnavailable
 from app.pipeline.admission import idempotency_keys
+from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import CLAIM_SECONDS, IdempotencyClaim, IdempotencyKeys
 from app.pipeline.admission.request_digest import MIN_THREAD_BYTES, compute_idempotency_digest
 from app.pipeline.background_tasks import BackgroundTasks
@@ -28,6 +29,8 @@ REQUEST = ChatRequest(
     model="m",
     idempotency_key="k",
 )
+
+CONVERSATION = Conversation("c", "c", "t", 0, b"", b"", 0, answered=True, encoding="o200k_base")
 
 
 class Clock:
@@ -50,8 +53,8 @@ class Process:
     def __init__(self, store: MemoryStore, clock: Clock, name: str) -> None:
         self.tasks = BackgroundTasks()
         self.keys = IdempotencyKeys(
-            keys=store,
-            conversations=store,
+            store=store,
+            stored_answers=StoredAnswers(store, now=lambda: clock.now),
             tasks=self.tasks,
             new_holder=lambda: name,
             wait_seconds=10,
@@ -61,8 +64,8 @@ class Process:
         )
 
     async def claim(self, request: ChatRequest = REQUEST) -> IdempotencyClaim:
-        claim = await self.keys.claim_key_or_replay(request)
-        assert isinstance(claim, IdempotencyClaim)
+        claim = self.keys.begin_claim(request)
+        assert await claim.acquire_or_replay() is None
         return claim
 
 
@@ -76,26 +79,33 @@ def store(clock: Clock) -> MemoryStore:
     return MemoryStore(clock=lambda: clock.now)
 
 
-async def test_a_claim_is_renewed_for_as_long_as_it_is_held(
-    store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_claim_is_renewed_for_as_long_as_it_is_held(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency_keys, "RENEW_SECONDS", 0.001)
+    store = Flaky(clock=lambda: clock.now)
     claim = await Process(store, clock, "one").claim()
     clock.moved(CLAIM_SECONDS - 1)
-    before = claim.renewal_task
-    await until(lambda: claim.renewal_task is not before)
-    assert claim.renewal_task is not None
-    await claim.renewal_task
+    before = store.claims
+    await until(lambda: store.claims > before + 1)
     clock.moved(CLAIM_SECONDS - 20)
     with pytest.raises(IdempotencyKeyInUse):
         await Process(store, clock, "two").claim()
     await claim.release()
 
 
+async def test_a_claim_outlives_a_renewal_that_fails(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency_keys, "RENEW_SECONDS", 0.001)
+    store = Flaky(clock=lambda: clock.now)
+    claim = await Process(store, clock, "one").claim()
+    store.outages, before = 1, store.claims
+    await until(lambda: store.claims > before + 2)
+    assert not store.outages
+    await claim.release()
+
+
 async def test_a_claim_whose_process_died_ends_by_itself(store: MemoryStore, clock: Clock) -> None:
     died = await Process(store, clock, "one").claim()
-    assert died.renewal_timer is not None
-    died.renewal_timer.cancel()
+    assert died.renewal is not None
+    died.renewal.cancel()
     with pytest.raises(IdempotencyKeyInUse):
         await Process(store, clock, "two").claim()
     clock.moved(CLAIM_SECONDS)
@@ -106,15 +116,17 @@ async def test_a_claim_whose_process_died_ends_by_itself(store: MemoryStore, clo
     await claim.release()
 
 
-async def test_a_claim_that_was_given_up_is_not_renewed_any_more(
-    store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_claim_that_was_given_up_is_not_renewed_any_more(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a renewal that is under way, either."""
     monkeypatch.setattr(idempotency_keys, "RENEW_SECONDS", 0.001)
+    store = Flaky(clock=lambda: clock.now)
     claim = await Process(store, clock, "one").claim()
-    await until(lambda: claim.renewal_task is not None)
+    store.delay_seconds = 0.01
+    before = store.claims
+    await until(lambda: store.claims > before)
     await claim.release()
     await claim.release()
-    await asyncio.sleep(0.01)
+    store.delay_seconds = 0.0
     other = await Process(store, clock, "two").claim()
     await other.release()
 
@@ -123,10 +135,13 @@ class Flaky(MemoryStore):
     """Is away as often as it is told to be; `is_deaf`: does what it is asked for all the same."""
 
     outages = 0
-    asked = 0
+    claims = 0
     is_deaf = False
+    delay_seconds = 0.0
 
     async def claim_idempotency_key(self, **request: Any) -> IdempotencyKeyRecord:
+        self.claims += 1
+        await asyncio.sleep(self.delay_seconds)
         if not self.outages:
             return await super().claim_idempotency_key(**request)
         if self.is_deaf:
@@ -135,7 +150,6 @@ class Flaky(MemoryStore):
         raise AssertionError
 
     async def release_idempotency_key(self, **request: Any) -> None:
-        self.asked += 1
         if self.outages:
             self._fail()
         await super().release_idempotency_key(**request)
@@ -145,53 +159,33 @@ class Flaky(MemoryStore):
         raise StoreUnavailable("gone")
 
 
-async def test_a_key_that_could_not_be_given_up_is_free_soon_after_the_store_is_back(clock: Clock) -> None:
+async def test_a_key_that_could_not_be_given_up_is_free_when_its_claim_ends(clock: Clock) -> None:
     store = Flaky(clock=lambda: clock.now)
-    process = Process(store, clock, "one")
-    claim = await process.claim()
-    store.outages, began = 4, clock.seconds()
+    claim = await Process(store, clock, "one").claim()
+    store.outages = 1
     await claim.release()
-    await process.tasks.aclose(1)
+    with pytest.raises(IdempotencyKeyInUse):
+        await Process(store, clock, "two").claim()
+    clock.moved(CLAIM_SECONDS)
     await (await Process(store, clock, "two").claim()).release()
-    assert clock.seconds() - began < 5
 
 
 async def test_a_key_is_given_up_whose_claim_was_not_heard_of(clock: Clock) -> None:
     store = Flaky(clock=lambda: clock.now)
     store.outages, store.is_deaf = 1, True
-    process = Process(store, clock, "one")
-    assert await process.keys.claim_key_or_replay(REQUEST) is None
-    await process.tasks.aclose(1)
+    claim = await Process(store, clock, "one").claim()
+    assert claim.renewal is None
+    await claim.release()
     await (await Process(store, clock, "two").claim()).release()
 
 
-async def test_a_store_that_stays_away_is_asked_once_for_all_keys_and_not_for_ever(clock: Clock) -> None:
+async def test_an_answer_is_not_recorded_by_a_claim_that_was_not_heard_of(clock: Clock) -> None:
+    """Nobody renews it, so its key may be another's by then."""
     store = Flaky(clock=lambda: clock.now)
-    process = Process(store, clock, "one")
-    claims = [await process.claim(replace(REQUEST, idempotency_key=f"k{number}")) for number in range(50)]
-    store.outages = 10_000
-    for claim in claims:
-        await claim.release()
-    store.asked = 0
-    await process.tasks.aclose(1)
-    assert store.asked < 20
-    assert not process.tasks.running_count
-
-
-async def test_another_process_keeps_a_key_that_it_claimed_before_it_was_given_up(clock: Clock) -> None:
-    ahead = timedelta()
-    store = Flaky(clock=lambda: clock.now + ahead)
-    process = Process(store, clock, "one")
-    claim = await process.claim()
     store.outages = 1
-    await claim.release()
-    clock.moved(CLAIM_SECONDS - 1)
-    ahead = timedelta(seconds=2)  # for the database the claim is over
-    other = await Process(store, clock, "two").claim()
-    await process.tasks.aclose(1)
-    with pytest.raises(IdempotencyKeyInUse):
-        await Process(store, clock, "three").claim()
-    await other.release()
+    claim = await Process(store, clock, "one").claim()
+    await claim.record_answer(CONVERSATION)
+    assert not claim.is_recorded
 
 
 async def test_long_bodies_have_a_digest_too(store: MemoryStore, clock: Clock) -> None:

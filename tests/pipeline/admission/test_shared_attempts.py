@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from app.dialects.chat.stream_frames import DONE_FRAME
 from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
+from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.shared_attempts import (
     FRAME_RESERVATION_BYTES,
@@ -138,9 +139,10 @@ def attempts_at(
         stored_answers=answers,
         idempotency_keys=keys,
         tasks=tasks or BackgroundTasks(),
+        admission=Admission(AdmissionBounds(), clock=clock),
         clock=clock,
         now=lambda: NOW,
-        max_frames_bytes=frames_bytes,
+        free_frames_bytes=frames_bytes,
     )
 
 
@@ -325,7 +327,7 @@ class OneStoredAnswer(StoredAnswers):
     def __init__(self) -> None:
         self.asked_for: list[str] = []
 
-    async def replay_answer(self, request: ChatRequest, conversation_id: str) -> Answer | None:
+    async def replay_answer(self, request: ChatRequest, conversation_id: str, seq: int | None = None) -> Answer | None:
         self.asked_for.append(conversation_id)
         return WholeAnswer(b"{}", {})
 
@@ -488,11 +490,11 @@ async def test_room_for_frames_is_given_back_however_a_stream_ends() -> None:
         await settled()
         upstream.step()
         await settled()
-        assert attempts._free_frames_bytes == 0
+        assert attempts.free_frames_bytes == 0
         if leaves:
             client.leave()
         for _ in range(20):
             upstream.step()
             await settled()
         upstream._steps = asyncio.Semaphore(0)
-        assert attempts._free_frames_bytes == FRAME_RESERVATION_BYTES
+        assert attempts.free_frames_bytes == FRAME_RESERVATION_BYTES
