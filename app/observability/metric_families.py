@@ -246,7 +246,9 @@ BREAKER_OPEN: Final = _define_gauge(
     merging="livemax",
 )
 
-BACKGROUND_TASKS: Final = _define_gauge("background_tasks", "Tasks that run in the background.")
+BACKGROUND_TASKS: Final = _define_gauge(
+    "background_tasks", "Tasks that run in the background, and one for each request that is being answered."
+)
 LOOP_FAILURES: Final = _define_counter(
     "background_loop_failures_total", "Runs of a background loop that failed. The loop goes on.", "loop"
 )

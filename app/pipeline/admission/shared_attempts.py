@@ -284,11 +284,13 @@ class EndedAttempts:
 
     def get(self, key: Hashable) -> EndedAttempt | None:
         """Returns the attempt of a key, unless it has expired."""
-        ended, _, expires_at = self._entries.get(key, (None, 0, 0.0))
-        if ended is not None and expires_at <= self.clock():
-            self.forget(key)
+        if not self._entries:
             return None
-        return ended
+        now = self.clock()
+        # All are kept for the same time, so the expired ones are the first.
+        while self._entries and (oldest := next(iter(self._entries.items())))[1][2] <= now:
+            self.forget(oldest[0])
+        return self._entries.get(key, (None, 0, 0.0))[0]
 
     def forget(self, key: Hashable) -> None:
         """Removes the attempt of a key, if there is one."""
@@ -486,7 +488,8 @@ class SharedAttempts:
     def remember(self, attempt: SharedAttempt) -> None:
         """Remembers for later retries how an attempt has ended. To be called when nobody waits for its answer."""
         self.free_frames_bytes += attempt.reserved_bytes
-        attempt.reserved_bytes = 0
+        # The task is forgotten, too: it keeps the context of its request.
+        attempt.reserved_bytes, attempt.task = 0, None
         running = self._running_attempts.get(attempt.key, [])
         if attempt in running:
             running.remove(attempt)

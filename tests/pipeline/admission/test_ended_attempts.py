@@ -40,6 +40,15 @@ def test_an_outcome_is_there_until_its_time_is_over() -> None:
     assert len(kept) == 0
 
 
+def test_what_has_expired_goes_with_the_next_look_at_anything() -> None:
+    now = [0.0]
+    kept = outcomes(now)
+    kept.put("a", kept_attempt(1))
+    now[0] = RETRY_MAX_AGE_SECONDS
+    assert kept.get("b") is None
+    assert (len(kept), kept._size_bytes) == (0, 0)
+
+
 def test_an_outcome_that_is_dropped_is_gone() -> None:
     kept = outcomes()
     kept.put("a", EndedAttempt(NOW, "conv_1"))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from app.conversation.conversation_types import Conversation
 from app.dialects.body.message import ChatMessage
 from app.errors import StoreUnavailable
 from app.store.contract.keys import IdempotencyKeyRecord
@@ -30,6 +31,18 @@ class Watched(MemoryStore):
         self.asked: list[dict[str, Any]] = []
         self.elsewhere: list[IdempotencyKeyRecord] = []
         self.is_away = False
+        self.away_steps: set[str] = set()
+        """Further steps at which it is away."""
+
+    async def complete_idempotency_key(self, **named: Any) -> None:
+        if "complete" in self.away_steps:
+            raise StoreUnavailable("The database is away.")
+        await super().complete_idempotency_key(**named)
+
+    async def find_conversation(self, **named: Any) -> Conversation | None:
+        if "replay" in self.away_steps:
+            raise StoreUnavailable("The database is away.")
+        return await super().find_conversation(**named)
 
     async def claim_idempotency_key(self, **asked: Any) -> IdempotencyKeyRecord:
         self.asked.append(asked)
@@ -228,3 +241,28 @@ async def test_while_the_store_is_away_a_key_holds_within_the_process() -> None:
     store.is_away = True
     async with world(ScriptedUpstream(completion("The answer.")), store=store) as w:
         assert [text_of(await w.say([user("Hi")], headers=KEY)) for _ in range(2)] == ["The answer."] * 2
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answer_that_could_not_be_recorded_for_its_key_is_given_again_by_its_process(streamed: bool) -> None:
+    store = Watched()
+    store.away_steps = {"complete"}
+    async with world(ScriptedUpstream(stream("Once.") if streamed else completion("Once.")), store=store) as w:
+        for _ in range(3):
+            if streamed:
+                assert await words(w, headers=KEY) == "Once."
+            else:
+                assert text_of(await w.say([user("Hi")], headers=KEY)) == "Once."
+        assert (await w.post([user("Other")], headers=KEY)).status_code == 422
+        assert (len(w.upstream.bodies), w.rows()) == (1, 2)
+
+
+async def test_a_key_whose_answer_cannot_be_read_is_not_answered_anew() -> None:
+    store = Watched()
+    async with world(ScriptedUpstream(completion("Once.")), store=store) as w:
+        await w.say([user("Hi")], headers=KEY)
+        store.away_steps = {"replay"}
+        assert (await w.post([user("Hi")], headers=KEY)).status_code == 503
+        store.away_steps = set()
+        assert text_of(await w.say([user("Hi")], headers=KEY)) == "Once."
+        assert len(w.upstream.bodies) == 1

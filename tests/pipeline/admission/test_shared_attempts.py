@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.dialects.chat.stream_frames import DONE_FRAME
-from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
+from app.errors import GatewayError, IdempotencyKeyInUse, StoreUnavailable, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.shared_attempts import (
@@ -330,6 +330,27 @@ class OneStoredAnswer(StoredAnswers):
     async def replay_answer(self, request: ChatRequest, conversation_id: str, seq: int | None = None) -> Answer | None:
         self.asked_for.append(conversation_id)
         return WholeAnswer(b"{}", {})
+
+
+class AwayAnswers(StoredAnswers):
+    """The store cannot be read."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def replay_answer(self, request: ChatRequest, conversation_id: str, seq: int | None = None) -> Answer | None:
+        raise StoreUnavailable("The database is away.")
+
+
+async def test_a_retry_whose_stored_answer_cannot_be_read_is_answered_anew() -> None:
+    upstream = Upstream({"x-conversation-id": "c"})
+    attempts = attempts_at(upstream, answers=AwayAnswers())
+    for _ in range(2):
+        client = Client(attempts, asked(stream=False))
+        upstream.step()
+        await settled()
+        assert client.got == [b"{}"]
+    assert upstream.calls == 2
 
 
 @pytest.mark.parametrize(
