@@ -35,7 +35,6 @@ from app.pipeline.view.view_restoration import (
     count_replaced_tokens,
     explain_view,
     restore_view,
-    restore_view_messages,
 )
 from app.store.contract.summaries import ConversationAndSummaryStore
 
@@ -156,9 +155,8 @@ class ViewPages:
             "messages": await self._build_message_page(conversation, plan, view.next_seq, page),
         }
         if page.with_sent:
-            sent_messages = await restore_view_messages(self.store, conversation, view)
             body |= build_sent_message_fields(
-                [*(message.raw for message in instructions), *sent_messages],
+                [*(message.raw for message in instructions), *view.messages],
                 compute_message_origins(
                     view.plan,
                     instruction_count=len(instructions),

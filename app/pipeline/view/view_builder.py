@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -471,7 +471,7 @@ class ViewBuilder:
         raw_messages = dict(known_messages) if isinstance(known_messages, Mapping) else {}
         conversation = resolved_request.conversation
         tail_seq = plan.boundary_seq if known_messages is None else resolved_request.next_seq
-        early_seqs = {seq for seq in _find_early_seqs(plan) - raw_messages.keys() if seq < plan.boundary_seq}
+        early_seqs = {seq for seq in find_early_seqs(plan) - raw_messages.keys() if seq < plan.boundary_seq}
         ranges = [*merge_into_ranges(sorted(seq for seq in early_seqs if seq <= conversation.head_seq))]
         if tail_seq <= conversation.head_seq:
             ranges.append((tail_seq, conversation.head_seq + 1))
@@ -507,20 +507,15 @@ def _render_messages(
 async def read_shown_before_boundary(
     store: ConversationStore, conversation: Conversation, plan: Plan
 ) -> list[LogMessage]:
-    """Returns the stored messages before a plan's boundary that the plan shows or quotes."""
-    return await _read_messages_by_seq(store, conversation, _find_early_seqs(plan), plan.boundary_seq)
-
-
-async def _read_messages_by_seq(
-    store: ConversationStore, conversation: Conversation, seqs: Set[int], before_seq: int
-) -> list[LogMessage]:
-    """Returns the stored ones of the given messages, and messages between two of them that are near to each other."""
-    end = min(before_seq, conversation.head_seq + 1)
+    """Returns the stored messages before a plan's boundary that the plan shows or quotes, the two after each pin, and
+    messages between those that are near to each other."""
+    seqs = find_early_seqs(plan) | {seq for pin in plan.pins for seq in (pin.to_seq, pin.to_seq + 1)}
+    end = min(plan.boundary_seq, conversation.head_seq + 1)
     ranges = list(merge_into_ranges(sorted(seq for seq in seqs if seq < end)))
     return await store.read_log_ranges(conversation, ranges) if ranges else []
 
 
-def _find_early_seqs(plan: Plan) -> set[int]:
+def find_early_seqs(plan: Plan) -> set[int]:
     """Returns the seqs of the messages from before the boundary that a view shows or repeats: anchor, pins, quotations
     and user text."""
     seqs = {seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)}
