@@ -11,8 +11,9 @@ import msgspec
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import Plan
 from app.context.view.message_fate import compute_message_fates
-from app.context.view.message_origins import MessageOrigin, compute_message_origins
+from app.context.view.view_rendering import INSTRUCTIONS_ORIGIN, MessageOrigin, RenderedMessage
 from app.conversation.conversation_types import Conversation
+from app.conversation.item import Item
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.items.item_building import parse_item_id
@@ -25,7 +26,7 @@ from app.conversations.views.view_and_summary_objects import (
 )
 from app.dialects.item_decoding import decode_item
 from app.dialects.message_rendering import build_message_object
-from app.dialects.missing_tool_results import is_placeholder_result
+from app.dialects.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.errors import ItemNotFound, ViewNotFound
 from app.pipeline.chat_request import Caller
 from app.pipeline.persist.kept_instructions import read_instructions
@@ -94,15 +95,8 @@ class ViewPages:
             "messages": await self._build_message_page(conversation, plan, end, page),
         }
         if page.with_sent:
-            body |= build_sent_message_fields(
-                await self.view_builder.render_plan_messages(resolved_request, plan, end),
-                compute_message_origins(
-                    plan,
-                    instruction_count=len(resolved_request.instructions),
-                    next_seq=end,
-                    versions=resolved_request.client_versions,
-                ),
-            )
+            rendered = await self.view_builder.render_plan_with_origins(resolved_request, plan, end)
+            body |= build_sent_message_fields(resolved_request.instructions, rendered)
         return body
 
     async def show_sent_view(
@@ -155,15 +149,7 @@ class ViewPages:
             "messages": await self._build_message_page(conversation, plan, view.next_seq, page),
         }
         if page.with_sent:
-            body |= build_sent_message_fields(
-                [*(message.raw for message in instructions), *view.messages],
-                compute_message_origins(
-                    view.plan,
-                    instruction_count=len(instructions),
-                    next_seq=view.next_seq,
-                    versions=view.client_versions,
-                ),
-            )
+            body |= build_sent_message_fields(instructions, view.messages)
         return body
 
     async def _build_message_page(
@@ -206,10 +192,11 @@ class ViewPages:
         return entry.seq
 
 
-def build_sent_message_fields(raws: Sequence[bytes], message_origins: Sequence[MessageOrigin]) -> dict[str, Any]:
+def build_sent_message_fields(instructions: Sequence[Item], rendered: Sequence[RenderedMessage]) -> dict[str, Any]:
     """Returns the messages as they are sent, and for each what it stands for. The gateway adds a result for a call that
     has none; it has no origin of its own and gets that of the message before it."""
-    remaining_origins = iter(message_origins)
+    raws = add_missing_tool_results([*[one.raw for one in instructions], *[raw for raw, _ in rendered]])
+    remaining_origins = iter([*[INSTRUCTIONS_ORIGIN] * len(instructions), *[origin for _, origin in rendered]])
     origins: list[MessageOrigin] = []
     for raw in raws:
         origins.append(origins[-1] if is_placeholder_result(raw) else next(remaining_origins))

@@ -21,7 +21,12 @@ from app.context.stages.draft import select_pins_before, select_user_text
 from app.context.stages.requested_edits import clear_as_requested, drop_requested_edits, may_clear_more
 from app.context.view.client_versions import NO_VERSIONS
 from app.context.view.client_words import NO_WORDS, ClientWords
-from app.context.view.view_rendering import build_summary_message, render_view
+from app.context.view.view_rendering import (
+    RenderedMessage,
+    build_summary_message,
+    render_view,
+    render_view_with_origins,
+)
 from app.conversation.context_edits import ClearedContext
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.dialects.client_dialects import CLIENT_DIALECTS
@@ -457,6 +462,14 @@ class ViewBuilder:
     async def render_plan_messages(self, resolved_request: ResolvedRequest, plan: Plan, next_seq: int) -> list[bytes]:
         """Returns the messages of a plan, in the client's own bytes if the client sent them."""
         return _render_messages(resolved_request, plan, await self._read_raw_messages(resolved_request, plan), next_seq)
+
+    async def render_plan_with_origins(
+        self, resolved_request: ResolvedRequest, plan: Plan, next_seq: int
+    ) -> list[RenderedMessage]:
+        """Returns the same messages without instructions and stand-ins for results, each with what it stands for."""
+        raw_messages = await self._read_raw_messages(resolved_request, plan)
+        versions = resolved_request.client_versions
+        return list(render_view_with_origins(plan, raw_messages.__getitem__, next_seq, versions))
 
     async def _read_raw_messages(
         self, resolved_request: ResolvedRequest, plan: Plan, known_messages: RawLogMessages | None = None

@@ -21,7 +21,7 @@ from app.context.plan.budget import Budget
 from app.context.plan.outline import LastView, Pin, Plan
 from app.context.user_text.user_text import UserLine
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
-from app.context.view.view_rendering import render_view
+from app.context.view.view_rendering import RenderedMessage, render_view_with_origins
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversation.identity import compute_prefix_digests
 from app.dialects.item_decoding import decode_item
@@ -71,10 +71,8 @@ class RestoredView:
     policy_name: str
     next_seq: int
     """The length of the log when the answer was requested."""
-    client_versions: ClientVersions
-    """What the client showed in the place of log messages at that time."""
-    messages: Sequence[bytes]
-    """The JSON text of the messages after the instructions, as far as they are stored."""
+    messages: Sequence[RenderedMessage]
+    """The messages after the instructions, as far as they are stored, without stand-ins for tool results."""
     difference: ViewDifference | None
     """How `messages` differ from the bytes that were sent; None if they are these bytes."""
     whole_tokens: int | None
@@ -154,11 +152,8 @@ async def restore_view(
     raw_messages = {entry.seq: entry.message.raw for entry in log_messages}
     resent_answers = _read_resent_answers([*log_messages, answer], raw_messages, versions)
 
-    def render(texts: Mapping[int, bytes]) -> list[bytes]:
-        messages = render_view(
-            plan, instructions=[], find_raw_message=texts.__getitem__, next_seq=next_seq, versions=versions
-        )
-        return add_missing_tool_results(messages)
+    def render(texts: Mapping[int, bytes]) -> list[RenderedMessage]:
+        return list(render_view_with_origins(plan, texts.__getitem__, next_seq, versions))
 
     # The client's texts were sent, or the log's if its history differs from the log in another way, too.
     client_texts = {seq: raw for seq, raw in resent_answers.items() if raw is not None}
@@ -177,7 +172,6 @@ async def restore_view(
         _restore_budget(context),
         str(context.get("policy")),
         next_seq,
-        versions,
         messages,
         difference,
         whole_tokens=facts.get(LOG_TOKENS),
@@ -283,8 +277,9 @@ def _read_resent_answers(
     return found
 
 
-def _are_sent_bytes(facts: Mapping[str, Any], conversation: Conversation, messages: Sequence[bytes]) -> bool:
+def _are_sent_bytes(facts: Mapping[str, Any], conversation: Conversation, rendered: Sequence[RenderedMessage]) -> bool:
     """Returns whether messages are those that were sent, by the digest that is stored. Without one, it is not known."""
+    messages = add_missing_tool_results([raw for raw, _ in rendered])
     if HISTORY_DIGEST not in facts:
         return bool(facts.get(DIGEST) == _digest_messages(messages))
     digests = compute_prefix_digests(messages, conversation.tenant, 1)
