@@ -48,26 +48,25 @@ from app.pipeline.call.search_tool_loop import (
     remove_search_tool,
 )
 from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, UpstreamCaller
+from app.pipeline.call.upstream_reply import select_forwarded_headers
 from app.pipeline.call.window_learning import WindowLearner, replace_window
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.compact.capsule_builder import CapsuleBuilder
-from app.pipeline.compact.compaction_status import shows_new_compaction
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import (
     TurnCompactionTask,
     TurnCompactor,
     may_compact,
     must_compact,
-    resolve_turn_without_store,
 )
 from app.pipeline.persist.question_write import QuestionWrite
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
-from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
+from app.pipeline.respond.context_status import ContextReport, build_context_report
 from app.pipeline.respond.lone_compaction import LoneCompactions
-from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
+from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
@@ -146,7 +145,7 @@ class Pipeline:
             else:
                 self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
-            if request.capsule_format is not None and shows_new_compaction(view):
+            if request.capsule_format is not None and view.shows_new_compaction:
                 with suppress(StoreUnavailable):  # an answer without its compaction is better than none
                     request.capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
@@ -205,7 +204,7 @@ class Pipeline:
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
                 raise
-            turn = await resolve_turn_without_store(self.conversation_resolver, turn)
+            turn = await self.conversation_resolver.resolve_turn_without_store(turn)
             return turn, await self.view_builder.build_view(turn, budget, summarize="never")
         return await self._plan_view(replace_window(turn, turn.window.without_limit))
 
@@ -230,7 +229,7 @@ class Pipeline:
                 upstream_answer, view = await self._call_upstream_with_recovery(turn, view)
             else:
                 upstream_answer, turn, view = await self._call_upstream_with_search_tool(turn, view)
-            turn = await question_write.finish(turn, upstream_answer)
+            turn = await question_write.finish(turn, upstream_answer.reply.aclose)
             if turn.request.stream and turn.search_tool_session is not None:
                 # The model may run searches before the stream has something to show, and these may fail.
                 upstream_answer = await self.search_tool_loop.start_streamed_rounds(turn, upstream_answer)
@@ -386,4 +385,4 @@ class Pipeline:
 
 def _ends_with_compaction(request: ChatRequest, view: View) -> bool:
     """Returns whether a request gets a compaction and no answer."""
-    return request.compacts_only or (request.pauses_after_compaction and shows_new_compaction(view))
+    return request.compacts_only or (request.pauses_after_compaction and view.shows_new_compaction)
