@@ -59,7 +59,7 @@ class ViewDifference:
     reason: str
     """A sentence."""
     seqs: Sequence[int] = ()
-    """The messages that are known to differ."""
+    """The messages that differ, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ def build_view_facts(view: View, resolved_request: ResolvedRequest, *, log_token
         if history_digest is not None:
             return {**facts, HISTORY_DIGEST: history_digest.hex()}
         return {**facts, DIGEST: _digest_messages(resolved_request.client_messages or ())}
-    last_view = LastView(boundary=plan.boundary, edits=tuple(plan.edits.values()), quotations=plan.quotations)
+    quotations = tuple(one for one in plan.quotations if one.passages)  # most messages get none
+    last_view = LastView(boundary=plan.boundary, edits=tuple(plan.edits.values()), quotations=quotations)
     return {
         **facts,
         "shown": msgspec.to_builtins(last_view),
@@ -301,7 +302,9 @@ def _explain_difference(
     if erased_seqs:
         return ViewDifference(f"{_name_messages(erased_seqs)} deleted or erased since.", erased_seqs)
     if unknown_seqs:
-        return ViewDifference(f"{_name_messages(unknown_seqs)} sent in another form than the log has.", unknown_seqs)
+        # Their texts were too long to be kept, which does not prove that they differ from the log's.
+        reason = f"{_name_messages(unknown_seqs)} perhaps sent in another form than the log has."
+        return ViewDifference(reason, unknown_seqs)
     return ViewDifference("Nothing tells whether these are the bytes that were sent, or which of them differ.")
 
 

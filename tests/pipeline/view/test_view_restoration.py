@@ -31,6 +31,7 @@ async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(policy: str)
             view = await restore_view(gateway.store, conversation, answer)
             assert view is not None
             assert view.difference is None
+            assert all(one.passages for one in view.plan.quotations)
             assert [json.loads(raw) for raw, _ in view.messages] == sent
         assert body["context_status"] in {"summarized", "trimmed"}
 
