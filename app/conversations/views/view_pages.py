@@ -17,7 +17,7 @@ from app.conversation.item import Item
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.items.item_building import parse_item_id
-from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, read_answer_request_facts
+from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest
 from app.conversations.views.view_and_summary_objects import (
     build_common_view_fields,
     build_range_objects,
@@ -35,6 +35,7 @@ from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_restoration import (
     count_replaced_tokens,
     explain_view,
+    read_request_facts,
     restore_view,
 )
 from app.store.contract.summaries import ConversationAndSummaryStore
@@ -128,7 +129,7 @@ class ViewPages:
         spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]
         item_ids = await read_boundary_item_ids(self.store, conversation, spans)
         replaced_tokens = count_replaced_tokens(plan.summaries)
-        model = str(read_answer_request_facts(answer)["model"])
+        model = str(read_request_facts(answer.meta or {})["model"])
         body = {
             "object": "context.seen",
             **build_common_view_fields(conversation, plan, view.budget, model=model, policy=view.policy_name),
