@@ -126,7 +126,7 @@ class Pipeline:
             if request.finds_either_tenant and turn.resolved_request.is_first_request:
                 turn = await self._resolve_turn(request.keep_less(), held_leases)
             request = turn.request
-            if turn.resolved_request.stored_answer is not None and not request.compacts_only:
+            if turn.resolved_request.stored_answer is not None and not request.compaction.is_alone:
                 return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
             turn, view = await self._plan_view(turn)
             if must_compact(turn, view) or _ends_with_compaction(request, view):
@@ -134,8 +134,8 @@ class Pipeline:
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
                 # summary at once, `wait_for_start` is false and the client gets a normal answer.
                 if request.stream and (
-                    request.compacts_only
-                    or request.pauses_after_compaction
+                    request.compaction.is_alone
+                    or request.compaction.pauses
                     or (request.event_style != "off" and await compaction.wait_for_start())
                 ):
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
@@ -145,9 +145,9 @@ class Pipeline:
             else:
                 self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
-            if request.capsule_format is not None and view.shows_new_compaction:
+            if request.compaction.capsule_format is not None and view.shows_new_compaction:
                 with suppress(StoreUnavailable):  # an answer without its compaction is better than none
-                    request.capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
+                    request.compaction.capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
             if not request.stream:
                 return await self.response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
@@ -192,7 +192,7 @@ class Pipeline:
         if turn.request.pin_indexes:
             pins = decode_pins(turn.resolved_request.conversation.marks)
             check_pin_share(pins, turn.policy, budget, param="context.pin")
-        summarize: SummarizeMode = turn.request.summarize if may_compact(turn) else "never"
+        summarize: SummarizeMode = turn.request.compaction.summarize if may_compact(turn) else "never"
         try:
             if (turn.request.recall or turn.policy.recall_mode) == "tool":
                 return await self.search_tool_loop.plan_view_with_tool(turn, budget, summarize)
@@ -292,7 +292,7 @@ class Pipeline:
         context_report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
         """Streams progress events while the compaction runs, then the answer."""
-        answer_format, capsule_format = turn.request.answer_format, turn.request.capsule_format
+        answer_format, capsule_format = turn.request.answer_format, turn.request.compaction.capsule_format
         answer_format.begin_progress(
             Progress(
                 completion_id=self.clock_and_ids.new_completion_id(),
@@ -385,4 +385,4 @@ class Pipeline:
 
 def _ends_with_compaction(request: ChatRequest, view: View) -> bool:
     """Returns whether a request gets a compaction and no answer."""
-    return request.compacts_only or (request.pauses_after_compaction and view.shows_new_compaction)
+    return request.compaction.is_alone or (request.compaction.pauses and view.shows_new_compaction)

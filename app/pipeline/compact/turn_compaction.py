@@ -124,7 +124,7 @@ class TurnCompactor:
         """Plans the view again with new summaries; from the client's messages alone if the store is away."""
         try:
             return turn, await self.view_builder.build_view(
-                turn, view.budget, summarize=turn.request.summarize, new_summaries=new_summaries
+                turn, view.budget, summarize=turn.request.compaction.summarize, new_summaries=new_summaries
             )
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
@@ -235,7 +235,7 @@ class TurnCompactor:
             client_key=turn.client_key,
             api_key_id=request.caller.api_key_id,
             budget=request.caller.budget,
-            focus=request.summary_instructions,
+            focus=request.compaction.instructions,
             wait_seconds=self.wait_seconds,
         )
 
@@ -287,7 +287,7 @@ def _choose_style_of_rewritten_summary(policy: ContextPolicy) -> SummaryStyle:
 
 def may_compact(turn: Turn) -> bool:
     """Whether the turn may be compacted: only stored turns can, because summaries need the store."""
-    return turn.resolved_request.is_stored and turn.request.summarize != "never"
+    return turn.resolved_request.is_stored and turn.request.compaction.summarize != "never"
 
 
 def must_compact(turn: Turn, view: View) -> bool:
@@ -301,9 +301,9 @@ def must_compact(turn: Turn, view: View) -> bool:
     plan, request = view.plan, turn.request
     if not plan.to_summarize or not may_compact(turn):
         return False
-    if request.summarize != "auto":
+    if request.compaction.summarize != "auto":
         return True
-    is_blocking = turn.policy.blocking or request.compact_threshold is not None
+    is_blocking = turn.policy.blocking or request.compaction.threshold_tokens is not None
     if has_folds_to_precompact(view) and (turn.resolved_request.is_log_unstored or not is_blocking):
         return False
     return is_blocking or plan.is_cut_to_fit

@@ -51,7 +51,7 @@ class AnswerLearner:
         last_view = make_last_view(
             view.plan,
             view.outline.last_view,
-            was_requested=turn.request.summarize == "now" and bool(view.plan.summaries),
+            was_requested=turn.request.compaction.summarize == "now" and bool(view.plan.summaries),
             user_texts=view.outline.user_texts,
         )
         last_view = client_versions.recount_view_for_originals(last_view)

@@ -81,7 +81,7 @@ class ViewBuilder:
         if window is None and turn.window.source == "default":
             # The real window may be larger than the guess, so the requested output is left to the provider.
             budget = replace(budget, requested_output=0)
-        max_input, compact_threshold = turn.window.max_input_tokens, turn.request.compact_threshold
+        max_input, compact_threshold = turn.window.max_input_tokens, turn.request.compaction.threshold_tokens
         if max_input is not None and max_input < budget.limit:
             budget = replace(budget, limit=max_input, compaction_threshold=min(budget.compaction_threshold, max_input))
         return budget if compact_threshold is None else budget.replace_threshold(compact_threshold)
@@ -170,7 +170,7 @@ class ViewBuilder:
         """
         resolved_request, policy = turn.resolved_request, turn.policy
         # A summary that is due soon is shown now, if the whole prompt must be paid for anyway.
-        waits = policy.blocking or turn.request.compact_threshold is not None
+        waits = policy.blocking or turn.request.compaction.threshold_tokens is not None
         is_cold = summarize == "auto" and not waits and self._is_cache_cold(turn)
         if is_cold:
             line = min(budget.compaction_threshold, budget.precompaction_threshold)
@@ -242,7 +242,7 @@ class ViewBuilder:
         while True:
             known = outline.user_texts[-1]
             raised = budget
-            if turn.request.compact_threshold is None:
+            if turn.request.compaction.threshold_tokens is None:
                 user_text_tokens = budget.calibrate_tokens(known.count_tokens(known.lines))
                 raised = replace(budget, user_text_tokens=user_text_tokens)
             outline, plan = await self._make_plan(turn, outline, raised, summarize, is_over=is_over)
@@ -345,7 +345,7 @@ class ViewBuilder:
             counter=self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name),
             summarizer_input_tokens=turn.summarizer_input_tokens,
             summarize=summarize,
-            through_seq=turn.request.through_seq,
+            through_seq=turn.request.compaction.through_seq,
         )
         is_long = is_over and outline.tail is not None and _is_long_tail(outline)
         plan = await asyncio.to_thread(make_plan, outline) if is_long else make_plan(outline)
