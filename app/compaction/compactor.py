@@ -37,7 +37,6 @@ LONG_TAIL_MESSAGES = 1_000
 """The sources of a longer tail are built in a thread."""
 
 RangeKey = tuple[str, str]
-MakeRangeSummary = Callable[[CompactionJob, SummarySource, Callable[[], None]], Awaitable[RangeResult]]
 MakeSummary = Callable[[Callable[[], None]], Awaitable[RangeResult]]
 
 
@@ -103,7 +102,7 @@ class Compactor:
                 found.
             on_summary: called with each summary when it is ready.
         """
-        return await self._run_job(job, self.maker.find_or_make_summary, "", on_start, on_summary)
+        return await self._run_job(job, on_start, on_summary)
 
     async def rewrite_summary(self, job: CompactionJob, source: SummarySource, summary: Summary) -> Summary:
         """Writes a stored summary again by a model, and stores the text as the next revision.
@@ -123,7 +122,7 @@ class Compactor:
 
     async def precompact(self, job: CompactionJob) -> CompactionResult:
         """Makes summaries that no request waits for yet: by a model, or not at all."""
-        return await self._run_job(job, self.maker.precompact, PRECOMPACTION_PREFIX, None)
+        return await self._run_job(job, is_ahead=True)
 
     async def wait_for_precompaction(
         self, conversation_id: str, on_start: Callable[[], None] | None
@@ -160,25 +159,25 @@ class Compactor:
     async def _run_job(
         self,
         job: CompactionJob,
-        make: MakeRangeSummary,
-        prefix: str,
-        on_start: Callable[[], None] | None,
+        on_start: Callable[[], None] | None = None,
         on_summary: Callable[[Summary], None] | None = None,
+        *,
+        is_ahead: bool = False,
     ) -> CompactionResult:
-        """Makes the summary of each range, or joins the task that already makes it.
-
-        Args:
-            make: makes the summary of one range.
-            prefix: begins the names of the ranges; separates kinds of work.
-        """
+        """Makes the summary of each range, or joins the task that already makes it."""
         started_at = self.monotonic()
         listener = _StartListener(on_start)
         slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
         is_long = len(job.log_tail.messages) > LONG_TAIL_MESSAGES
         sources = await asyncio.to_thread(build_summary_sources, job) if is_long else build_summary_sources(job)
+        prefix = PRECOMPACTION_PREFIX if is_ahead else ""
         works = [
             self._join_or_start(
-                job, (job.root, prefix + _build_range_name(job, source)), partial(make, job, source), listener, slots
+                job,
+                (job.root, prefix + _build_range_name(job, source)),
+                partial(self.maker.find_or_make_summary, job, source, is_ahead=is_ahead),
+                listener,
+                slots,
             )
             for source in sources
         ]

@@ -56,6 +56,7 @@ class RangeResult(msgspec.Struct, frozen=True):
     warning: str | None = None
 
 
+NO_RESULT: Final = RangeResult(None, "none")
 OUTDATED_RESULT: Final = RangeResult(None, "none", warning="Messages were deleted while they were to be summarized.")
 
 
@@ -88,7 +89,7 @@ class SummaryMaker:
     new_id: Callable[[], str] = make_summary_id
 
     async def find_or_make_summary(
-        self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
+        self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None], *, is_ahead: bool = False
     ) -> RangeResult:
         """Finds the summary of a range, or makes it: by a model, else mechanically.
 
@@ -97,62 +98,38 @@ class SummaryMaker:
             source: the range.
             on_start: called right before the model is called, or if another process's summary takes longer than
                 `NOTICE_DELAY_SECONDS`.
+            is_ahead: no request waits for the summary yet, so a model makes it or nobody. If it fails, the request that
+                needs the range makes the summary.
         """
+        if is_ahead and self.summary_generator.compute_backoff_seconds(self._build_summary_request(job, source)) > 0:
+            return NO_RESULT
         notice_timer = asyncio.get_running_loop().call_later(NOTICE_DELAY_SECONDS, on_start)
         try:
             async with self._acquire_lease(job, source) as lease:
                 notice_timer.cancel()
+                if is_ahead and lease is None:
+                    return NO_RESULT
                 # Looked for under the lease: another process may have stored the summary while this one waited.
-                stored_summary = await self._find_usable_summary(job, source) if lease else None
-                if stored_summary is not None:
-                    return RangeResult(stored_summary, "found")
-                if await is_job_outdated(self.store, job, source):
-                    return OUTDATED_RESULT
+                known_result = await self._find_known_result(job, source)
+                if known_result is not None:
+                    return known_result
                 on_start()
-                return await self._store_result(
-                    job, source, await self._summarize_or_fall_back(job, source, lease), lease
-                )
+                result = await self._write_or_fall_back(job, source, lease, is_ahead=is_ahead)
+                return await self._store_result(job, source, result, lease)
         # The holder of the lease takes too long. The client gets a mechanical summary now; it is not stored, because
         # the holder will store a better one.
         except ConversationBusy:
-            stored_summary = await self._find_usable_summary(job, source)
-            if stored_summary is not None:
-                return RangeResult(stored_summary, "found")
-            if await is_job_outdated(self.store, job, source):
-                return OUTDATED_RESULT
+            if is_ahead:
+                return NO_RESULT
+            known_result = await self._find_known_result(job, source)
+            if known_result is not None:
+                return known_result
             result = await self._make_mechanical_summary(
                 job, source, "another process holds the range's lease for too long"
             )
             return replace(result, is_stored=False)
         finally:
             notice_timer.cancel()
-
-    async def precompact(self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]) -> RangeResult:
-        """Makes a summary that no request waits for yet, by a model or not at all.
-
-        If it fails, the request that needs the range makes the summary.
-        """
-        if self.summary_generator.compute_backoff_seconds(self._build_summary_request(job, source)) > 0:
-            return RangeResult(None, "none")
-        try:
-            async with self._acquire_lease(job, source) as lease:
-                stored = await self._find_usable_summary(job, source) if lease else None
-                if lease is None or stored is not None:
-                    return RangeResult(stored, "found" if stored else "none")
-                if await is_job_outdated(self.store, job, source):
-                    return OUTDATED_RESULT
-                on_start()
-                try:
-                    generated = await self.summary_generator.generate_summary(
-                        self._build_summary_request(job, source, lease)
-                    )
-                except (NoUsableSummary, GatewayError) as error:
-                    warning = f"No model wrote a summary in the background: {_describe_failure(error)}."
-                    return RangeResult(None, "none", warning=warning)
-                summary = self._build_summary(job, source, generated.text, generated)
-                return await self._store_result(job, source, RangeResult(summary, "made", generated=generated), lease)
-        except ConversationBusy:
-            return RangeResult(None, "none")
 
     async def rewrite_summary(self, job: CompactionJob, source: SummarySource, stored_summary: Summary) -> Summary:
         """Writes the next revision of a stored summary, by a model; never mechanically.
@@ -200,6 +177,13 @@ class SummaryMaker:
         finally:
             await _release_lease(lease_context)
 
+    async def _find_known_result(self, job: CompactionJob, source: SummarySource) -> RangeResult | None:
+        """Finds the result of a range for which no summary must be made: there is one, or the job is outdated."""
+        stored_summary = await self._find_usable_summary(job, source)
+        if stored_summary is not None:
+            return RangeResult(stored_summary, "found")
+        return OUTDATED_RESULT if await is_job_outdated(self.store, job, source) else None
+
     async def _find_usable_summary(self, job: CompactionJob, source: SummarySource) -> Summary | None:
         """Finds a stored summary that can be used for the range.
 
@@ -228,17 +212,19 @@ class SummaryMaker:
             usable, key=lambda summary: (summary.kind == "mechanical", summary.created_at, summary.id), default=None
         )
 
-    async def _summarize_or_fall_back(
-        self, job: CompactionJob, source: SummarySource, lease: Lease | None
+    async def _write_or_fall_back(
+        self, job: CompactionJob, source: SummarySource, lease: Lease | None, *, is_ahead: bool
     ) -> RangeResult:
-        """Makes a summary by a model, or mechanically if the model fails."""
+        """Makes a summary by a model; if the model fails, mechanically, or not at all if no request waits."""
         try:
             generated = await self.summary_generator.generate_summary(self._build_summary_request(job, source, lease))
-        except UpstreamRefused as refusal:
-            result = await self._make_mechanical_summary(job, source, _describe_failure(refusal))
-            return replace(result, is_stored=result.is_stored and refusal.status not in CALLER_KEY_STATUSES)
         except (NoUsableSummary, GatewayError) as error:
-            return await self._make_mechanical_summary(job, source, _describe_failure(error))
+            reason = _describe_failure(error)
+            if is_ahead:
+                return replace(NO_RESULT, warning=f"No model wrote a summary in the background: {reason}.")
+            result = await self._make_mechanical_summary(job, source, reason)
+            is_about_key = isinstance(error, UpstreamRefused) and error.status in CALLER_KEY_STATUSES
+            return replace(result, is_stored=result.is_stored and not is_about_key)
         return RangeResult(self._build_summary(job, source, generated.text, generated), "made", generated=generated)
 
     async def _make_mechanical_summary(self, job: CompactionJob, source: SummarySource, reason: str) -> RangeResult:

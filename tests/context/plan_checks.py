@@ -10,7 +10,6 @@ from app.context.plan.log_rounds import split_into_rounds
 from app.context.plan.outline import Plan
 from app.context.view.message_edits import render_edited_message
 from app.context.view.message_fate import compute_message_fates
-from app.context.view.message_origins import compute_message_origins
 from app.context.view.view_rendering import render_dropped_notice
 from app.conversation.conversation_types import LogMessage
 from tests.context.planned_conversation import COUNT, INSTRUCTIONS, Body, World, calls_of
@@ -94,10 +93,8 @@ def check_untouched_is_untouched(world: World, decided: Plan) -> None:
 
 def check_origins(world: World, decided: Plan) -> None:
     """Each message of a view is known for what it is, and everything that is shown stands for itself once."""
-    rendered = world.render(decided)
-    told = compute_message_origins(decided, instruction_count=1, next_seq=len(world.log))
     stood_for: list[int] = []
-    for raw, one in zip(rendered, told, strict=True):
+    for raw, one in world.render_with_origins(decided):
         if one.kind == "summary":
             assert "".join(part.text or "" for part in one.parts) == orjson.loads(raw)["content"]
             assert [part.summary_id for part in one.parts if part.summary_id] == [one.id for one in decided.summaries]
@@ -107,7 +104,6 @@ def check_origins(world: World, decided: Plan) -> None:
             stood_for += range(one.from_seq, one.to_seq)
             if one.from_seq not in decided.edits:
                 assert raw is world.log[one.from_seq].message.raw
-    assert [one.kind for one in told].count("instructions") == 1
     assert stood_for == [*early_seqs(decided), *range(decided.boundary_seq, len(world.log))]
 
 

@@ -20,8 +20,15 @@ from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_chain_and_folds
 from app.context.user_text.user_text import NO_USER_TEXT, UserLine, UserText
 from app.context.user_text.user_text_message import count_user_text_frame_tokens, render_user_line
+from app.context.view.client_versions import NO_VERSIONS
 from app.context.view.message_edits import render_edited_message
-from app.context.view.view_rendering import count_summary_message_tokens, count_summary_section_tokens, render_view
+from app.context.view.view_rendering import (
+    RenderedMessage,
+    count_summary_message_tokens,
+    count_summary_section_tokens,
+    render_view,
+    render_view_with_origins,
+)
 from app.conversation.conversation_types import LogMessage, Summary
 from app.dialects.body.message import ChatMessage, decode_body
 from app.dialects.body.message_fields import extract_text
@@ -300,6 +307,11 @@ class World:
             **boundary,
         )
         return replace(made, id=f"chunk_{len(self.stored)}")
+
+    def render_with_origins(self, decided: Plan) -> list[RenderedMessage]:
+        return list(
+            render_view_with_origins(decided, lambda seq: self.log[seq].message.raw, len(self.log), NO_VERSIONS)
+        )
 
     def render(self, decided: Plan) -> list[bytes]:
         return render_view(

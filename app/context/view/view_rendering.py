@@ -1,4 +1,5 @@
-"""Renders a plan as messages: one summary message, and the raw JSON of everything around it.
+"""Renders a plan as messages: one summary message, and the raw JSON of everything around it; and says what each message
+stands for.
 
 A summary is data: it is fenced, labelled as background, and never in a system message. Each section is a pure function
 of one summary and ends in a blank line, so that the token counts of sections add up exactly.
@@ -9,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from app.context.plan.outline import Plan, Quotation
@@ -18,7 +20,7 @@ from app.context.quote.quotation_message import build_quotation_message
 from app.context.stages.tool_round_text import render_text_line
 from app.context.user_text.user_text_message import build_user_text_message
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
-from app.context.view.message_edits import render_edited_message
+from app.context.view.message_edits import count_replaced_messages, render_edited_message
 from app.conversation.conversation_types import Summary
 from app.conversation.item import Item
 from app.dialects.body.message import ChatMessage
@@ -31,6 +33,37 @@ SUMMARY_PREAMBLE = (
 
 SUMMARY_FENCE = "earlier_conversation"
 _FENCE_IN_TEXT = re.compile(rf"<(?=\s*/?\s*{SUMMARY_FENCE})", re.IGNORECASE)
+
+
+class OriginPart(msgspec.Struct, frozen=True):
+    """A part of a message that the gateway composed. It stands for log messages `[from_seq, to_seq)`, if
+    these are set.
+    """
+
+    kind: Literal["introduction", "summary", "note", "passage"]
+    from_seq: int | None = None
+    to_seq: int | None = None
+    summary_id: str | None = None
+    text: str | None = None
+    """The part's text. The texts of all parts, joined, are the message's content. None for passages."""
+
+
+class MessageOrigin(msgspec.Struct, frozen=True):
+    """What a message of a view stands for: log messages `[from_seq, to_seq)`; for a quotation or user text,
+    those that its parts name.
+    """
+
+    kind: Literal["instructions", "summary", "user_text", "quotation", "message"]
+    from_seq: int | None = None
+    to_seq: int | None = None
+    before_seq: int | None = None
+    """The message that a quotation was made for."""
+    parts: Sequence[OriginPart] = ()
+
+
+INSTRUCTIONS_ORIGIN: Final = MessageOrigin("instructions")
+RenderedMessage = tuple[bytes, MessageOrigin]
+"""The JSON text of a message of a view, and what it stands for."""
 
 
 class ViewTokenCounter(Protocol):
@@ -66,11 +99,23 @@ def build_summary_message(summaries: Sequence[Summary], dropped: int = 0) -> Ite
     """
     if not summaries and not dropped:
         return None
-    sections = [render_summary_section(summary.text, through_turn=summary.through_turn) for summary in summaries]
-    content = "".join(
-        [SUMMARY_PREAMBLE if summaries else "", *sections, render_dropped_notice(dropped) if dropped else ""]
-    )
-    return ChatMessage.from_text("user", content)
+    return _join_parts(_build_summary_parts(summaries, dropped, boundary_seq=0))
+
+
+def _join_parts(parts: Sequence[OriginPart]) -> Item:
+    return ChatMessage.from_text("user", "".join([part.text or "" for part in parts]))
+
+
+def _build_summary_parts(summaries: Sequence[Summary], dropped: int, *, boundary_seq: int) -> list[OriginPart]:
+    """Returns the parts of the summary message: an introduction, the summaries, and a note for dropped messages."""
+    parts = [OriginPart("introduction", text=SUMMARY_PREAMBLE)] if summaries else []
+    for summary in summaries:
+        section = render_summary_section(summary.text, through_turn=summary.through_turn)
+        parts.append(OriginPart("summary", summary.from_seq, summary.to_seq, summary.id, section))
+    if dropped:
+        covered = summaries[-1].to_seq if summaries else 0
+        parts.append(OriginPart("note", covered, boundary_seq, text=render_dropped_notice(dropped)))
+    return parts
 
 
 def count_summary_message_tokens(summaries: Sequence[Summary], dropped: int, counter: ViewTokenCounter) -> int:
@@ -115,34 +160,45 @@ def render_view(
         next_seq: one past the last log message.
         versions: what the client shows in place of log messages.
     """
+    rendered = render_view_with_origins(plan, find_raw_message, next_seq, versions)
+    return [*instructions, *[raw for raw, _ in rendered]]
+
+
+def render_view_with_origins(
+    plan: Plan, find_raw_message: Callable[[int], bytes], next_seq: int, versions: ClientVersions
+) -> Iterator[RenderedMessage]:
+    """Yields the messages of a view after the instructions, each with its origin. Arguments as of `render_view`."""
 
     def find_quotable_message(seq: int) -> bytes:
         return versions.find_quotable_body(seq, find_raw_message(seq))
 
-    view = list(instructions)
     summaries = _leave_out_shown_lines(plan, find_raw_message, versions)
-    summary = build_summary_message(summaries, plan.dropped_message_count)
-    if summary is not None:
-        view.append(summary.raw)
+    if parts := _build_summary_parts(summaries, plan.dropped_message_count, boundary_seq=plan.boundary_seq):
+        from_seq = summaries[0].from_seq if summaries else 0
+        yield _join_parts(parts).raw, MessageOrigin("summary", from_seq, parts[-1].to_seq, parts=parts)
     if plan.user_text:
-        view.append(build_user_text_message(plan.user_text, find_quotable_message).raw)
+        passages = [OriginPart("passage", one.seq, one.seq + 1) for one in plan.user_text]
+        text = build_user_text_message(plan.user_text, find_quotable_message)
+        yield text.raw, MessageOrigin("user_text", parts=passages)
     quoted = map_quotations_by_seq(plan)
     for seq in list_shown_seqs(plan, next_seq):
-        if seq in quoted:
-            view.append(build_quotation_message(quoted[seq], find_quotable_message).raw)
+        if (quotation := quoted.get(seq)) is not None:
+            passages = [OriginPart("passage", passage.seq, passage.seq + 1) for passage in quotation.passages]
+            message = build_quotation_message(quotation, find_quotable_message)
+            yield message.raw, MessageOrigin("quotation", before_seq=seq, parts=passages)
         bodies = versions.list_bodies(seq, find_raw_message(seq))
         edit = plan.edits.get(seq) if bodies else None
-        if edit is None:
-            view.extend(bodies)
-            continue
+        version = versions.get(seq)
+        past = seq + (1 if edit is None else count_replaced_messages(edit)) if version is None else version.to_seq
+        origin = MessageOrigin("message", seq, past)
         # An edit applies to the last message that the client shows in this place; those before it are shown as they
         # are.
-        view.extend(bodies[:-1])
-        if (
-            message := render_edited_message(edit, lambda at: _find_sent_message(at, find_raw_message, versions))
-        ) is not None:
-            view.append(message.raw)
-    return view
+        for body in bodies if edit is None else bodies[:-1]:
+            yield body, origin
+        if edit is not None:
+            edited = render_edited_message(edit, lambda at: _find_sent_message(at, find_raw_message, versions))
+            if edited is not None:
+                yield edited.raw, origin
 
 
 def _leave_out_shown_lines(

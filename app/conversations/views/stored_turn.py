@@ -3,9 +3,8 @@ to compact it on request, and to pin its messages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import orjson
@@ -60,7 +59,8 @@ class StoredTurnBuilder:
             PolicyNotFound, ModelNotFound: there is no policy or model of that name.
             StoreUnavailable: the last answer cannot be read.
         """
-        last_request = read_answer_request_facts(await self.find_last_answer(conversation))
+        last_answer = await self.find_last_answer(conversation)
+        last_request = read_request_facts({} if last_answer is None else last_answer.meta or {})
         model = turn_request.model or last_request.get("model")
         if model is None:
             raise ModelRequired(
@@ -110,12 +110,6 @@ def check_policy_summarizes(policy: ContextPolicy) -> None:
     """
     if not policy.may_summarize:
         raise InvalidRequest(f"Policy {policy.name!r} writes no summaries.", code="invalid_value", param="policy")
-
-
-def read_answer_request_facts(answer: LogMessage | None) -> Mapping[str, Any]:
-    """Returns the facts of an answer's request (`pipeline.view.view_restoration.build_request_facts`); empty for
-    None."""
-    return read_request_facts({} if answer is None else answer.meta or {})
 
 
 def build_bare_request(

@@ -11,12 +11,13 @@ import msgspec
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import Plan
 from app.context.view.message_fate import compute_message_fates
-from app.context.view.message_origins import MessageOrigin, compute_message_origins
+from app.context.view.view_rendering import INSTRUCTIONS_ORIGIN, MessageOrigin, RenderedMessage
 from app.conversation.conversation_types import Conversation
+from app.conversation.item import Item
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.items.item_building import parse_item_id
-from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, read_answer_request_facts
+from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest
 from app.conversations.views.view_and_summary_objects import (
     build_common_view_fields,
     build_range_objects,
@@ -25,7 +26,7 @@ from app.conversations.views.view_and_summary_objects import (
 )
 from app.dialects.item_decoding import decode_item
 from app.dialects.message_rendering import build_message_object
-from app.dialects.missing_tool_results import is_placeholder_result
+from app.dialects.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.errors import ItemNotFound, ViewNotFound
 from app.pipeline.chat_request import Caller
 from app.pipeline.persist.kept_instructions import read_instructions
@@ -34,8 +35,8 @@ from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_restoration import (
     count_replaced_tokens,
     explain_view,
+    read_request_facts,
     restore_view,
-    restore_view_messages,
 )
 from app.store.contract.summaries import ConversationAndSummaryStore
 
@@ -95,15 +96,8 @@ class ViewPages:
             "messages": await self._build_message_page(conversation, plan, end, page),
         }
         if page.with_sent:
-            body |= build_sent_message_fields(
-                await self.view_builder.render_plan_messages(resolved_request, plan, end),
-                compute_message_origins(
-                    plan,
-                    instruction_count=len(resolved_request.instructions),
-                    next_seq=end,
-                    versions=resolved_request.client_versions,
-                ),
-            )
+            rendered = await self.view_builder.render_plan_with_origins(resolved_request, plan, end)
+            body |= build_sent_message_fields(resolved_request.instructions, rendered)
         return body
 
     async def show_sent_view(
@@ -135,7 +129,7 @@ class ViewPages:
         spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]
         item_ids = await read_boundary_item_ids(self.store, conversation, spans)
         replaced_tokens = count_replaced_tokens(plan.summaries)
-        model = str(read_answer_request_facts(answer)["model"])
+        model = str(read_request_facts(answer.meta or {})["model"])
         body = {
             "object": "context.seen",
             **build_common_view_fields(conversation, plan, view.budget, model=model, policy=view.policy_name),
@@ -156,16 +150,7 @@ class ViewPages:
             "messages": await self._build_message_page(conversation, plan, view.next_seq, page),
         }
         if page.with_sent:
-            sent_messages = await restore_view_messages(self.store, conversation, view)
-            body |= build_sent_message_fields(
-                [*(message.raw for message in instructions), *sent_messages],
-                compute_message_origins(
-                    view.plan,
-                    instruction_count=len(instructions),
-                    next_seq=view.next_seq,
-                    versions=view.client_versions,
-                ),
-            )
+            body |= build_sent_message_fields(instructions, view.messages)
         return body
 
     async def _build_message_page(
@@ -208,10 +193,11 @@ class ViewPages:
         return entry.seq
 
 
-def build_sent_message_fields(raws: Sequence[bytes], message_origins: Sequence[MessageOrigin]) -> dict[str, Any]:
+def build_sent_message_fields(instructions: Sequence[Item], rendered: Sequence[RenderedMessage]) -> dict[str, Any]:
     """Returns the messages as they are sent, and for each what it stands for. The gateway adds a result for a call that
     has none; it has no origin of its own and gets that of the message before it."""
-    remaining_origins = iter(message_origins)
+    raws = add_missing_tool_results([*[one.raw for one in instructions], *[raw for raw, _ in rendered]])
+    remaining_origins = iter([*[INSTRUCTIONS_ORIGIN] * len(instructions), *[origin for _, origin in rendered]])
     origins: list[MessageOrigin] = []
     for raw in raws:
         origins.append(origins[-1] if is_placeholder_result(raw) else next(remaining_origins))

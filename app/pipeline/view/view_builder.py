@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -21,7 +21,12 @@ from app.context.stages.draft import select_pins_before, select_user_text
 from app.context.stages.requested_edits import clear_as_requested, drop_requested_edits, may_clear_more
 from app.context.view.client_versions import NO_VERSIONS
 from app.context.view.client_words import NO_WORDS, ClientWords
-from app.context.view.view_rendering import build_summary_message, render_view
+from app.context.view.view_rendering import (
+    RenderedMessage,
+    build_summary_message,
+    render_view,
+    render_view_with_origins,
+)
 from app.conversation.context_edits import ClearedContext
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.dialects.client_dialects import CLIENT_DIALECTS
@@ -456,6 +461,14 @@ class ViewBuilder:
         """Returns the messages of a plan, in the client's own bytes if the client sent them."""
         return _render_messages(resolved_request, plan, await self._read_raw_messages(resolved_request, plan), next_seq)
 
+    async def render_plan_with_origins(
+        self, resolved_request: ResolvedRequest, plan: Plan, next_seq: int
+    ) -> list[RenderedMessage]:
+        """Returns the same messages without instructions and stand-ins for results, each with what it stands for."""
+        raw_messages = await self._read_raw_messages(resolved_request, plan)
+        versions = resolved_request.client_versions
+        return list(render_view_with_origins(plan, raw_messages.__getitem__, next_seq, versions))
+
     async def _read_raw_messages(
         self, resolved_request: ResolvedRequest, plan: Plan, known_messages: RawLogMessages | None = None
     ) -> RawLogMessages:
@@ -469,7 +482,7 @@ class ViewBuilder:
         raw_messages = dict(known_messages) if isinstance(known_messages, Mapping) else {}
         conversation = resolved_request.conversation
         tail_seq = plan.boundary_seq if known_messages is None else resolved_request.next_seq
-        early_seqs = {seq for seq in _find_early_seqs(plan) - raw_messages.keys() if seq < plan.boundary_seq}
+        early_seqs = {seq for seq in find_early_seqs(plan) - raw_messages.keys() if seq < plan.boundary_seq}
         ranges = [*merge_into_ranges(sorted(seq for seq in early_seqs if seq <= conversation.head_seq))]
         if tail_seq <= conversation.head_seq:
             ranges.append((tail_seq, conversation.head_seq + 1))
@@ -505,20 +518,15 @@ def _render_messages(
 async def read_shown_before_boundary(
     store: ConversationStore, conversation: Conversation, plan: Plan
 ) -> list[LogMessage]:
-    """Returns the stored messages before a plan's boundary that the plan shows or quotes."""
-    return await _read_messages_by_seq(store, conversation, _find_early_seqs(plan), plan.boundary_seq)
-
-
-async def _read_messages_by_seq(
-    store: ConversationStore, conversation: Conversation, seqs: Set[int], before_seq: int
-) -> list[LogMessage]:
-    """Returns the stored ones of the given messages, and messages between two of them that are near to each other."""
-    end = min(before_seq, conversation.head_seq + 1)
+    """Returns the stored messages before a plan's boundary that the plan shows or quotes, the two after each pin, and
+    messages between those that are near to each other."""
+    seqs = find_early_seqs(plan) | {seq for pin in plan.pins for seq in (pin.to_seq, pin.to_seq + 1)}
+    end = min(plan.boundary_seq, conversation.head_seq + 1)
     ranges = list(merge_into_ranges(sorted(seq for seq in seqs if seq < end)))
     return await store.read_log_ranges(conversation, ranges) if ranges else []
 
 
-def _find_early_seqs(plan: Plan) -> set[int]:
+def find_early_seqs(plan: Plan) -> set[int]:
     """Returns the seqs of the messages from before the boundary that a view shows or repeats: anchor, pins, quotations
     and user text."""
     seqs = {seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)}

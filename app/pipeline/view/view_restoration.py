@@ -1,12 +1,18 @@
-"""What the model saw when it gave a stored answer: the facts that are stored with the answer, and the view restored
-from them."""
+"""What the model saw when it gave a stored answer: references that are stored with the answer, and the view that is
+read by them.
+
+The references are ranges of the log, what the client showed there, revisions of summaries, and the JSON text in which
+the client sent the last answer back. So nothing is guessed when a view is read, and a digest tells whether these are
+the bytes. The promise: an answer says what the model saw.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -15,17 +21,15 @@ from app.context.plan.budget import Budget
 from app.context.plan.outline import LastView, Pin, Plan
 from app.context.user_text.user_text import UserLine
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
-from app.context.view.view_rendering import render_view
+from app.context.view.view_rendering import RenderedMessage, render_view_with_origins
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversation.identity import compute_prefix_digests
+from app.dialects.item_decoding import decode_item
 from app.dialects.missing_tool_results import add_missing_tool_results
-from app.dialects.resent_answer import FORMS, render_resent_answer
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.client_history import MIN_FAST_PATH_MESSAGES
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES, ResolvedRequest
 from app.pipeline.turn import View
-from app.pipeline.view.view_builder import read_shown_before_boundary
-from app.store.contract.conversations import ConversationStore
+from app.pipeline.view.view_builder import find_early_seqs, read_shown_before_boundary
 from app.store.contract.summaries import ConversationAndSummaryStore, SummaryStore
 
 VIEW_FACTS = "view"
@@ -38,77 +42,63 @@ MAX_OUTPUT_TOKENS = "max_output_tokens"
 THRESHOLD, LOG_TOKENS = "threshold", "log_tokens"
 """Keys of the view facts, both in calibrated tokens. `THRESHOLD` is what `context.compacts_above` reports today (older
 answers only). `LOG_TOKENS` are the tokens of the whole history, instructions and tools included."""
-DIGEST, HISTORY_DIGEST, LAST_ANSWER = "digest", "history", "last_answer"
-"""Keys of the view facts. `DIGEST` is of a rendered view, `HISTORY_DIGEST` of a client history that was sent unchanged.
-`LAST_ANSWER` says in which form the client sent the answer before this one: its seq, and a checksum of its bytes."""
-MAX_UNKNOWN_FORMS: Final = 20
-"""After so many answers in unknown forms only known ones are tried: each form takes about 10 µs."""
+DIGEST, HISTORY_DIGEST, RESENT_ANSWER = "digest", "history", "resent"
+"""Keys of the view facts. `DIGEST` is of all messages after the instructions; `HISTORY_DIGEST`, in its place, of a long
+client history that was sent unchanged. `RESENT_ANSWER` is the JSON text in which the client sent the answer before this
+one back: its seq, and the packed text, empty if the text is too long."""
+MAX_PACKED_BYTES: Final = 32 * 1024
+"""zlib looks back so far. The text of a longer answer would be stored twice."""
 MAX_NAMED_SEQS: Final = 10
 """How many messages a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
+class ViewDifference:
+    """Why a view cannot be shown byte for byte."""
+
+    reason: str
+    """A sentence."""
+    seqs: Sequence[int] = ()
+    """The messages that differ, as far as that is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class RestoredView:
-    """The view of a stored answer, restored from the store."""
+    """The view of a stored answer, read from the store."""
 
     plan: Plan
     budget: Budget
     policy_name: str
     next_seq: int
     """The length of the log when the answer was requested."""
-    client_versions: ClientVersions
-    """What the client showed in the place of log messages at that time."""
-    answer_forms: Mapping[int, bytes]
-    """The bytes in which the client sent answers back, by seq; of those answers that the log has in another form."""
+    messages: Sequence[RenderedMessage]
+    """The messages after the instructions, as far as they are stored, without stand-ins for tool results."""
     difference: ViewDifference | None
-    """How the restored messages differ from the bytes that were sent; None if they are these bytes."""
+    """How `messages` differ from the bytes that were sent; None if they are these bytes."""
     whole_tokens: int | None
     """Calibrated tokens of the whole history, which would have been sent without the gateway."""
     since_seq: int
     """The first answer whose view had the same summaries."""
 
 
-@dataclass(frozen=True, slots=True)
-class ViewDifference:
-    """Why a view cannot be restored byte for byte."""
-
-    reason: str
-    """A sentence."""
-    seqs: Sequence[int] = ()
-    """The messages that are known to differ."""
-
-
-@dataclass(slots=True)
-class _ShownLog:
-    """The log messages that a view shows, and in which form the client sent the answers among them."""
-
-    raw_messages: dict[int, bytes] = field(default_factory=dict)
-    checksums: dict[int, int] = field(default_factory=dict)
-    """The checksum of the client's form, by the answer's seq."""
-    answer_seqs: list[int] = field(default_factory=list)
-    """The answers that this gateway gave."""
-
-
 def build_view_facts(view: View, resolved_request: ResolvedRequest, *, log_tokens: int) -> dict[str, Any]:
-    """Returns the facts from which a view can be restored.
+    """Returns the facts by which a view can be read again.
 
     Args:
         log_tokens: see `LOG_TOKENS`.
     """
-    plan = view.plan
-    facts: dict[str, Any] = {
-        "next_seq": view.outline.next_seq,
-        LOG_TOKENS: log_tokens,
-    }
-    last_answer = _find_last_answer(resolved_request, view.outline.next_seq)
-    if last_answer is not None:
-        facts[LAST_ANSWER] = last_answer
-    # The client's own messages were sent unchanged.
+    plan, next_seq, history_digest = view.plan, view.outline.next_seq, resolved_request.history_digest
+    facts: dict[str, Any] = {"next_seq": next_seq, LOG_TOKENS: log_tokens}
+    if (resent_answer := _find_resent_answer(resolved_request, next_seq)) is not None:
+        seq, raw = resent_answer
+        facts[RESENT_ANSWER] = (seq, _pack_answer(raw))
+    # The client's own messages were sent unchanged. The digest of a long history is known already.
     if view.messages is None:
-        if resolved_request.history_digest is not None and resolved_request.expanded_messages is None:
-            facts[HISTORY_DIGEST] = resolved_request.history_digest.hex()
-        return facts
-    last_view = LastView(boundary=plan.boundary, edits=tuple(plan.edits.values()), quotations=plan.quotations)
+        if history_digest is not None:
+            return {**facts, HISTORY_DIGEST: history_digest.hex()}
+        return {**facts, DIGEST: _digest_messages(resolved_request.client_messages or ())}
+    quotations = tuple(one for one in plan.quotations if one.passages)  # most messages get none
+    last_view = LastView(boundary=plan.boundary, edits=tuple(plan.edits.values()), quotations=quotations)
     return {
         **facts,
         "shown": msgspec.to_builtins(last_view),
@@ -139,8 +129,8 @@ def read_request_facts(meta: Mapping[str, Any]) -> Mapping[str, Any]:
 async def restore_view(
     store: ConversationAndSummaryStore, conversation: Conversation, answer: LogMessage
 ) -> RestoredView | None:
-    """Restores the view that an answer was given to, or returns None if nothing is known of the view. Reads only what
-    the view showed.
+    """Reads the view that an answer was given to, or returns None if nothing is known of the view. Reads only what the
+    view showed.
 
     Raises:
         StoreUnavailable: the log cannot be read.
@@ -156,27 +146,34 @@ async def restore_view(
     if conversation.has_client_versions:
         stored = await store.read_client_versions(conversation, until_seq=next_seq)
         versions = ClientVersions.from_stored(stored, conversation.redacted_seqs)
-    shown_messages = await _read_shown_log(store, conversation, plan, next_seq)
-    log = _collect_shown_log(shown_messages, answer)
-    answer_forms, unknown_seqs = _find_answer_forms(log)
+    log_messages = [
+        *await read_shown_before_boundary(store, conversation, plan),
+        *await store.read_log(conversation, plan.boundary_seq, next_seq),
+    ]
+    raw_messages = {entry.seq: entry.message.raw for entry in log_messages}
+    resent_answers = _read_resent_answers([*log_messages, answer], raw_messages, versions)
 
-    def render(forms: Mapping[int, bytes]) -> list[bytes]:
-        return _render_log(plan, next_seq, versions, {**log.raw_messages, **forms})
+    def render(texts: Mapping[int, bytes]) -> list[RenderedMessage]:
+        return list(render_view_with_origins(plan, texts.__getitem__, next_seq, versions))
 
+    # The client's texts were sent, or the log's if its history differs from the log in another way, too.
+    client_texts = {seq: raw for seq, raw in resent_answers.items() if raw is not None}
+    rendered = map(render, ({**raw_messages, **client_texts}, raw_messages))
+    messages = next((one for one in rendered if _are_sent_bytes(facts, conversation, one)), None)
     difference = None
-    if _is_sent_view(facts, conversation, render({})):
-        answer_forms = {}
-    elif not _is_sent_view(facts, conversation, render(answer_forms)):
-        difference = _explain_difference(facts, conversation, summaries, log, unknown_seqs)
+    if messages is None:
+        messages = render(raw_messages)
+        shown_seqs = {*find_early_seqs(plan), *range(plan.boundary_seq, next_seq)}
+        unknown_seqs = [seq for seq in sorted(shown_seqs) if resent_answers.get(seq, b"") is None]
+        difference = _explain_difference(facts, conversation, summaries, shown_seqs, unknown_seqs)
     # A view's summaries end before its question, so all answers to such views are in its verbatim part.
-    answers = (entry for entry in shown_messages if entry.seq >= plan.boundary_seq)
+    answers = (entry for entry in log_messages if entry.seq >= plan.boundary_seq)
     return RestoredView(
         plan,
         _restore_budget(context),
         str(context.get("policy")),
         next_seq,
-        versions,
-        answer_forms,
+        messages,
         difference,
         whole_tokens=facts.get(LOG_TOKENS),
         since_seq=next((one.seq for one in answers if _list_summary_ids(one) == _list_summary_ids(answer)), answer.seq),
@@ -220,22 +217,9 @@ def _list_summary_ids(answer: LogMessage) -> Sequence[str]:
     return list(facts.get("chunks", ())) if isinstance(facts, Mapping) else []
 
 
-async def restore_view_messages(
-    store: ConversationStore, conversation: Conversation, view: RestoredView
-) -> list[bytes]:
-    """Returns the JSON text of the messages that were sent after the instructions, as far as they are stored.
-
-    Raises:
-        StoreUnavailable: the log cannot be read.
-    """
-    log_messages = await _read_shown_log(store, conversation, view.plan, view.next_seq)
-    raw_messages = {entry.seq: entry.message.raw for entry in log_messages}
-    return _render_log(view.plan, view.next_seq, view.client_versions, {**raw_messages, **view.answer_forms})
-
-
-def _find_last_answer(resolved_request: ResolvedRequest, next_seq: int) -> tuple[int, int] | None:
-    """Returns the seq of the last answer before the request, and the checksum of the bytes in which the client sent it
-    back; None if the client did not send it."""
+def _find_resent_answer(resolved_request: ResolvedRequest, next_seq: int) -> tuple[int, bytes] | None:
+    """Returns the seq of the last answer before the request, and the JSON text in which the client sent it back; None
+    if the client did not send it."""
     messages = resolved_request.client_messages
     pending = int(resolved_request.conversation.state.get(UNANSWERED_MESSAGES, 0)) + len(resolved_request.new_messages)
     seq = next_seq - pending - 1
@@ -246,103 +230,82 @@ def _find_last_answer(resolved_request: ResolvedRequest, next_seq: int) -> tuple
         if seq not in resolved_request.log_seqs:
             return None
         index = resolved_request.log_seqs.index(seq)
-    return (seq, zlib.crc32(messages[index])) if index < len(messages) else None
+    return (seq, bytes(messages[index])) if index < len(messages) else None
 
 
-async def _read_shown_log(
-    store: ConversationStore, conversation: Conversation, plan: Plan, next_seq: int
-) -> list[LogMessage]:
-    early_messages = await read_shown_before_boundary(store, conversation, plan)
-    return [*early_messages, *await store.read_log(conversation, plan.boundary_seq, next_seq)]
-
-
-def _render_log(plan: Plan, next_seq: int, versions: ClientVersions, raw_messages: Mapping[int, bytes]) -> list[bytes]:
-    messages = render_view(
-        plan, instructions=[], find_raw_message=raw_messages.__getitem__, next_seq=next_seq, versions=versions
-    )
-    return add_missing_tool_results(messages)
-
-
-def _collect_shown_log(entries: Iterable[LogMessage], answer: LogMessage) -> _ShownLog:
-    log = _ShownLog()
-    for entry in entries:
-        log.raw_messages[entry.seq] = entry.message.raw
-        if entry.meta:
-            log.answer_seqs.append(entry.seq)
-        log.checksums.update(_read_last_answer(entry))
-    log.checksums.update(_read_last_answer(answer))
-    return log
-
-
-def _read_last_answer(answer: LogMessage) -> Iterator[tuple[int, int]]:
-    facts = (answer.meta or {}).get(VIEW_FACTS)
-    if isinstance(facts, Mapping) and LAST_ANSWER in facts:
-        seq, checksum = facts[LAST_ANSWER]
-        yield seq, checksum
-
-
-def _find_answer_forms(log: _ShownLog) -> tuple[dict[int, bytes], list[int]]:
-    """Finds the bytes in which the client sent answers back.
+def _pack_answer(raw: bytes) -> str:
+    """Packs what the JSON text of an answer has beside its content: zlib's dictionary is the canonical form, which the
+    log's text and the client's share. A hash of the content masks the bytes, so who erases the answer erases them.
 
     Returns:
-        The bytes by seq, of answers that the log has in another form; and the seqs of answers whose bytes are not
-        found.
+        Base64; empty if the text is too long.
     """
-    forms: dict[int, bytes] = {}
-    unknown_seqs: list[int] = []
-    # A client sends most answers in one form, so the form of the last answer is tried first for the next one.
-    likely_forms: list[int] = []
-    for seq, checksum in sorted(log.checksums.items()):
-        raw = log.raw_messages.get(seq)
-        if raw is None or zlib.crc32(raw) == checksum:
-            continue
-        other_forms = range(len(FORMS)) if len(unknown_seqs) < MAX_UNKNOWN_FORMS else ()
-        for form in dict.fromkeys((*reversed(likely_forms), *other_forms)):
-            rendered = render_resent_answer(bytes(raw), form)
-            if rendered is not None and zlib.crc32(rendered) == checksum:
-                forms[seq] = rendered
-                likely_forms = [*(one for one in likely_forms if one != form), form]
-                break
-        else:
-            unknown_seqs.append(seq)
-    # Old answers, such as pinned ones, were sent back in requests whose facts are not among those of the view.
-    for seq in set(log.answer_seqs) - log.checksums.keys() if likely_forms else ():
-        rendered = render_resent_answer(bytes(log.raw_messages[seq]), likely_forms[-1])
-        if rendered is not None:
-            forms[seq] = rendered
-    return forms, unknown_seqs
+    content = decode_item(raw).canonical_form
+    if content is None or len(raw) > MAX_PACKED_BYTES:
+        return ""
+    packer = zlib.compressobj(zdict=content)
+    return base64.b64encode(_mask(packer.compress(raw) + packer.flush(), content)).decode()
 
 
-def _is_sent_view(facts: Mapping[str, Any], conversation: Conversation, messages: Sequence[bytes]) -> bool:
-    """Returns whether messages are those that were sent, by the digest that is stored."""
-    if DIGEST in facts:
-        return bool(facts[DIGEST] == _digest_messages(messages))
-    if HISTORY_DIGEST in facts:
-        ((_, digest),) = compute_prefix_digests(messages, conversation.tenant, 1) or [(0, b"")]
-        return bool(facts[HISTORY_DIGEST] == digest.hex())
-    # So short a history has no digest.
-    return len(messages) < MIN_FAST_PATH_MESSAGES
+def _unpack_answer(packed: str, raw: bytes) -> bytes | None:
+    """Returns the JSON text that was packed; None if there is none, or `raw` is an answer of other content."""
+    content = decode_item(raw).canonical_form
+    if content is None or not packed:
+        return None
+    try:
+        return zlib.decompressobj(zdict=content).decompress(_mask(base64.b64decode(packed), content))
+    except zlib.error:
+        return None
+
+
+def _mask(data: bytes, content: bytes) -> bytes:
+    stream = hashlib.shake_256(content).digest(len(data))
+    return bytes([byte ^ mask for byte, mask in zip(data, stream, strict=True)])
+
+
+def _read_resent_answers(
+    entries: Iterable[LogMessage], raw_messages: Mapping[int, bytes], versions: ClientVersions
+) -> dict[int, bytes | None]:
+    """Returns the JSON texts in which the client sent answers back, by seq; None for a text that is not known. Answers
+    that the client changed are in its versions."""
+    found: dict[int, bytes | None] = {}
+    for entry in entries:
+        facts = (entry.meta or {}).get(VIEW_FACTS)
+        if isinstance(facts, Mapping) and RESENT_ANSWER in facts:
+            seq, packed = facts[RESENT_ANSWER]
+            if seq in raw_messages and seq not in versions:
+                found[seq] = _unpack_answer(packed, bytes(raw_messages[seq]))
+    return found
+
+
+def _are_sent_bytes(facts: Mapping[str, Any], conversation: Conversation, rendered: Sequence[RenderedMessage]) -> bool:
+    """Returns whether messages are those that were sent, by the digest that is stored. Without one, it is not known."""
+    messages = add_missing_tool_results([raw for raw, _ in rendered])
+    if HISTORY_DIGEST not in facts:
+        return bool(facts.get(DIGEST) == _digest_messages(messages))
+    digests = compute_prefix_digests(messages, conversation.tenant, 1)
+    return bool(digests and facts[HISTORY_DIGEST] == digests[0][1].hex())
 
 
 def _explain_difference(
     facts: Mapping[str, Any],
     conversation: Conversation,
     summaries: Sequence[Summary],
-    log: _ShownLog,
+    shown_seqs: Iterable[int],
     unknown_seqs: Sequence[int],
 ) -> ViewDifference:
     kept_ids = {summary.id for summary in summaries}
     gone_ids = [summary_id for summary_id in facts.get("chunks", ()) if summary_id not in kept_ids]
-    erased_seqs = sorted(log.raw_messages.keys() & set(conversation.redacted_seqs))
     if gone_ids:
         return ViewDifference(f"Summary {gone_ids[0]} was deleted since.")
+    erased_seqs = sorted(set(conversation.redacted_seqs).intersection(shown_seqs))
     if erased_seqs:
         return ViewDifference(f"{_name_messages(erased_seqs)} deleted or erased since.", erased_seqs)
     if unknown_seqs:
-        return ViewDifference(f"{_name_messages(unknown_seqs)} sent in another form than the log has.", unknown_seqs)
-    if DIGEST not in facts and HISTORY_DIGEST not in facts:
-        return ViewDifference("The gateway kept nothing to compare these messages with.")
-    return ViewDifference("A message was sent in another form than the log has. It is not known which.")
+        # Their texts were too long to be kept, which does not prove that they differ from the log's.
+        reason = f"{_name_messages(unknown_seqs)} perhaps sent in another form than the log has."
+        return ViewDifference(reason, unknown_seqs)
+    return ViewDifference("Nothing tells whether these are the bytes that were sent, or which of them differ.")
 
 
 def _name_messages(seqs: Sequence[int]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import cycle
 from typing import Any
 
 import orjson
@@ -200,16 +201,23 @@ RESENT: dict[str, Callable[[dict[str, Any]], bytes]] = {
 }
 
 
-async def resend(gateway: World, turns: int, write: Callable[[dict[str, Any]], bytes], model: str = "m") -> None:
-    """A client that re-sends its history, and writes answers in a way of its own."""
-    messages: list[bytes] = []
-    for number in range(turns):
+async def resend(
+    gateway: World,
+    turns: int,
+    write: Callable[[dict[str, Any]], bytes],
+    model: str = "m",
+    messages: Sequence[bytes] = (),
+) -> list[bytes]:
+    """A client that re-sends its history, and writes answers in a way of its own; goes on after `messages`."""
+    messages = list(messages)
+    for number in range(len(messages) // 2, turns):
         messages.append(orjson.dumps(user(question(number))))
         body = b'{"model":"%b","messages":[%b]}' % (model.encode(), b",".join(messages))
         headers = {"authorization": "Bearer sk-one", "content-type": "application/json", "x-conversation-id": "c"}
         answer = await gateway.client.post(f"{gateway.base_url}/chat/completions", content=body, headers=headers)
         assert answer.status_code == 200
         messages.append(write(answer.json()["choices"][0]["message"]))
+    return messages
 
 
 async def read_seen(gateway: World, turns: int) -> list[dict[str, Any]]:
@@ -269,23 +277,77 @@ async def test_a_view_says_in_a_sentence_why_it_is_summarized() -> None:
         assert f"messages {summary['from_seq']} to {summary['to_seq'] - 1} ({tokens:,} tokens)" in last["reason"]
 
 
-async def test_a_view_that_is_not_exact_names_the_messages_that_differ() -> None:
-    strange = iter([False, True, False, True, *[False] * 20])
+def write_strangely(message: dict[str, Any]) -> bytes:
+    return b'{  "content":%b,"role":"assistant"}' % orjson.dumps(message["content"])
+
+
+async def test_a_view_is_exact_if_the_client_writes_each_answer_in_another_way() -> None:
+    forms = cycle([*RESENT.values(), write_strangely])
 
     def write(message: dict[str, Any]) -> bytes:
-        return (
-            orjson.dumps(message)
-            if not next(strange)
-            else b'{  "content":%b,"role":"assistant"}' % orjson.dumps(message["content"])
-        )
+        return next(forms)(message)
 
-    async with world(model(), window=100_000) as gateway:
-        await resend(gateway, 6, write)
+    upstream = ScriptedUpstream(default=answering_with_annotations)
+    async with world(upstream, window=WINDOW) as gateway:
+        await resend(gateway, 24, write)
+        views = await read_seen(gateway, 24)
+    assert [view["inexact_reason"] for view in views] == [None] * 24
+    assert [view["sent"] for view in views] == shown(upstream)
+
+
+async def test_a_view_with_a_pinned_answer_is_exact() -> None:
+    upstream = ScriptedUpstream(default=answering_with_annotations)
+    async with world(upstream, window=WINDOW) as gateway:
+        messages = await resend(gateway, 2, as_the_sdk_writes)
+        rows = await every_message(gateway, "c/context", order="asc", limit=1000)
+        await done(gateway, "POST", f"c/items/{rows[1]['id']}/pin")
+        await resend(gateway, 24, as_the_sdk_writes, messages=messages)
+        views = await read_seen(gateway, 24)
+    assert (views[-1]["status"], views[-1]["messages"]["data"][-2]["disposition"]) == ("summarized", "pinned")
+    assert [view["inexact_reason"] for view in views] == [None] * 24
+    assert [view["sent"] for view in views] == shown(upstream)
+
+
+async def test_a_view_of_a_client_that_adds_a_note_to_its_history_is_exact() -> None:
+    """The client's history is not the log, so a summarized view shows the answers as the log has them."""
+    upstream = ScriptedUpstream(default=answering_with_annotations)
+    async with world(upstream, window=WINDOW) as gateway:
+        messages = await resend(gateway, 4, as_the_sdk_writes)
+        messages.insert(6, orjson.dumps(system("It is noon.")))
+        await resend(gateway, 24, as_the_sdk_writes, messages=messages)
+        views = await read_seen(gateway, 24)
+    assert {view["status"] for view in views} == {"full", "summarized"}
+    assert [view["inexact_reason"] for view in views] == [None] * 24
+    assert [view["sent"] for view in views] == shown(upstream)
+
+
+async def test_a_view_that_is_not_exact_names_the_messages_that_differ() -> None:
+    """The texts of very long answers are not kept a second time."""
+
+    def answer(body: dict[str, Any]) -> Reply:
+        return completion("word " * 8_000 if len(body["messages"]) in {3, 7} else "Noted.")
+
+    async with world(ScriptedUpstream(default=answer), window=100_000) as gateway:
+        await resend(gateway, 6, write_strangely)
         views = await read_seen(gateway, 6)
     assert [view["exact"] for view in views] == [True, True, False, False, False, False]
-    assert views[2]["inexact_reason"] == "Message 3 was sent in another form than the log has."
-    assert views[-1]["inexact_reason"] == "Messages 3 and 7 were sent in another form than the log has."
+    assert views[2]["inexact_reason"] == "Message 3 was perhaps sent in another form than the log has."
+    assert views[-1]["inexact_reason"] == "Messages 3 and 7 were perhaps sent in another form than the log has."
     assert views[-1]["inexact_seqs"] == [3, 7]
+
+
+async def test_a_view_of_an_earlier_version_of_the_gateway_is_exact_only_where_its_digest_says_so() -> None:
+    async with world(ScriptedUpstream(default=answering_with_annotations), window=WINDOW) as gateway:
+        await resend(gateway, 24, as_the_sdk_writes)
+        (conversation,) = gateway.conversations()
+        entries = await gateway.store.read_log(conversation, 0, conversation.head_seq + 1)
+        older = [replace(entry, meta=_without(entry.meta, "resent")) for entry in entries if entry.meta]
+        await gateway.store.rewrite_sealed_fields(conversation, entries=older)
+        views = await read_seen(gateway, 24)
+    assert views[-1]["status"] == "summarized"
+    assert [view["exact"] for view in views] == [True] + [False] * 23
+    reason = "Nothing tells whether these are the bytes that were sent, or which of them differ."
+    assert {view["inexact_reason"] for view in views[1:]} == {reason}
 
 
 async def test_a_view_with_a_message_that_was_erased_says_so() -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.context.plan.outline import LOG_START, Boundary, Pin, Plan
+from app.context.view.client_versions import NO_VERSIONS
 from app.context.view.message_edits import Edit
 from app.context.view.view_rendering import (
     ViewTokenCounter,
@@ -21,6 +22,7 @@ from app.context.view.view_rendering import (
     render_dropped_notice,
     render_summary_section,
     render_view,
+    render_view_with_origins,
 )
 from app.conversation.conversation_types import Summary
 from app.conversation.item import Item
@@ -139,6 +141,8 @@ def test_a_message_that_is_shown_itself_has_no_line_in_a_mechanical_summary(
     view = render_view(plan, instructions=[], find_raw_message=log.__getitem__, next_seq=4)
     _, _, section = orjson.loads(view[0])["content"].partition('">\n')
     assert section.startswith("\n".join([*kept_lines, "</"]))
+    (_, origin), *_ = render_view_with_origins(plan, log.__getitem__, 4, NO_VERSIONS)
+    assert "".join(part.text or "" for part in origin.parts) == orjson.loads(view[0])["content"]
 
 
 def test_a_full_view_is_the_messages_as_they_came() -> None:
