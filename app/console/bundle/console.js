@@ -4844,6 +4844,102 @@ function callOf(call) {
 }
 return { pathOf: pathOf, loadView: loadView, olderRows: olderRows, counted: counted, entriesOf: entriesOf, textOf: textOf };
 })();
+const $js_pages_conversation_seen_drawing = (() => { // js/pages/conversation/seen_drawing.js
+// The log from its first message to its last, and below it what was sent for each stretch: a drawing, and the same as a table.
+const { html: html, useMemo: useMemo, useState: useState } = $js_lib;
+const { count: count, countOf: countOf } = $js_format;
+const { to: to } = $js_router;
+const { entriesOf: entriesOf } = $js_pages_conversation_seen_view;
+
+/**
+ * @param {object} props
+ * @param {string} props.id  of the conversation
+ * @param {object} props.view  with `sent`
+ * @param {object} [props.turn]  of the answer
+ * @param {object[]} props.turns
+ */
+function SeenDrawing({ id, view, turn, turns }) {
+  const end = (view.messages.data[0]?.seq ?? -1) + 1;
+  const lanes = useMemo(() => lanesOf(id, view, turn, end), [id, view, turn, end]);
+  const [told, setTold] = useState("");
+  return html`<figure class="drawn" aria-label="What was sent for which messages">
+    <p>${inWords(view, end, sinceOf(turn, turns))}</p>
+    <div class="drawn-lanes">${lanes.map((lane) => html`<div class="drawn-lane" key=${lane.name}>
+      <span class="small"><strong>${lane.name}</strong> <span class="soft">${lane.note}</span></span>
+      <div class="drawn-track">${lane.blocks.map((block) => html`<a key=${block.from_seq} class="drawn-block ${lane.family}" href=${block.href} aria-label=${block.words}
+        tabindex=${lane.isFocusable ? undefined : -1} style=${{ left: `${(100 * block.from_seq) / end}%`, width: `${(100 * (block.to_seq - block.from_seq)) / end}%` }}
+        onMouseEnter=${() => setTold(block.words)} onFocus=${() => setTold(block.words)}></a>`)}</div>
+    </div>`)}
+      <div class="drawn-lane small soft" aria-hidden="true"><span></span><span class="drawn-scale"><span>#0</span><span>the log</span><span>#${count(end - 1)}</span></span></div>
+    </div>
+    <figcaption class="small soft" aria-live="polite">${told || "Point at a block, or move to it with Tab, to see which messages it stands for."}</figcaption>
+    <details class="small"><summary>As a table</summary><div class="scroll-x" tabindex="0" role="region" aria-label="Table: what was sent for which messages"><table class="data">
+      <thead><tr><th scope="col">Sent</th><th scope="col">For</th></tr></thead>
+      <tbody>${lanes.flatMap((lane) => lane.blocks.map((block) => html`<tr key=${`${lane.name} ${block.from_seq}`}><td>${lane.name}</td><td><a href=${block.href}>${block.words}</a></td></tr>`))}</tbody>
+    </table></div></details>
+  </figure>`;
+}
+
+const nameRange = ({ from_seq, to_seq }) => (to_seq - from_seq > 1 ? `messages #${count(from_seq)} to #${count(to_seq - 1)}` : `message #${count(from_seq)}`);
+const lengthOf = (ranges) => ranges.reduce((sum, { from_seq, to_seq }) => sum + to_seq - from_seq, 0);
+
+/** The turn since which each view has had these summaries; null while it is not known. */
+function sinceOf(turn, turns) {
+  const isAlike = (other) => other.boundary_seq === turn.boundary_seq && other.summaries === turn.summaries;
+  return turn ? (turns.find(isAlike)?.turn ?? null) : null;
+}
+
+function inWords(view, end, since) {
+  if (!view.summaries.length) return view.reason ?? "Shortened without a summary.";
+  const stands = `${countOf(view.summaries.length, "summary").replace("summarys", "summaries")} ${view.summaries.length > 1 ? "stand" : "stands"} for ${count(lengthOf(view.summaries))} of ${countOf(end, "message")}`;
+  const whole = view.would_have_been_tokens;
+  const first = since === null ? `${stands}.` : `Since turn ${count(since)}, ${stands}.`;
+  if (!whole) return first;
+  return `${first} The whole history has ${count(whole)} tokens, the compaction threshold is ${count(view.compacts_above)}${whole > view.compacts_above ? "." : ": what was summarized comes back only when there is more room."}`;
+}
+
+/** What was sent, by its kind: each with its blocks from the oldest to the newest. */
+function lanesOf(id, view, turn, end) {
+  const entries = entriesOf(view, []);
+  const rangesOf = (kind) => joined(entries.filter((entry) => entry.kind === kind).flatMap((entry) => entry.ranges));
+  const log = (range) => to(["conversations", id, "log"], { seq: range.from_seq });
+  const plain = (ranges, words) => ranges.map((range) => ({ ...range, href: log(range), words: `${words} ${nameRange(range)}` }));
+  const summaries = view.summaries.map((summary) => ({
+    from_seq: summary.from_seq, to_seq: summary.to_seq, href: to(["conversations", id, "summaries"], { summary: summary.id }),
+    words: `Summary ${summary.id} (${countOf(summary.tokens, "token")}) stands for ${nameRange(summary)}${summary.replaced_tokens ? ` (${countOf(summary.replaced_tokens, "token")})` : ""}`,
+  }));
+  const userText = rangesOf("user_text");
+  const quotations = rangesOf("quotation");
+  const messages = rangesOf("message");
+  const gaps = between(joined([...view.summaries, ...userText, ...quotations, ...messages]), end);
+  const tokens = (name) => (turn?.parts?.[name] ? ` · ${countOf(turn.parts[name], "token")}` : "");
+  return [
+    { name: "Summaries", family: "folded", isFocusable: true, blocks: summaries, note: `${count(summaries.length)}${tokens("summaries")}` },
+    { name: "Kept user text", family: "kept", blocks: plain(userText, "What the user said in"), note: `of ${countOf(lengthOf(userText), "message")}${tokens("user_text")}` },
+    { name: "Quotations", family: "trimmed", blocks: plain(quotations, "Quoted from"), note: `from ${countOf(lengthOf(quotations), "message")}${tokens("quotations")}` },
+    { name: "Messages", family: "verbatim", isFocusable: true, blocks: plain(messages, "Sent as"), note: `${count(lengthOf(messages))}${tokens("verbatim")}` },
+    { name: "Left out", family: "gone", isFocusable: true, blocks: plain(gaps, "Nothing stands for"), note: countOf(lengthOf(gaps), "message") },
+  ].filter((lane) => lane.blocks.length);
+}
+
+/** Ranges in order, those that touch as one. */
+function joined(ranges) {
+  const found = [];
+  for (const { from_seq, to_seq } of [...ranges].sort((one, other) => one.from_seq - other.from_seq)) {
+    const last = found.at(-1);
+    if (last && from_seq <= last.to_seq) last.to_seq = Math.max(last.to_seq, to_seq);
+    else found.push({ from_seq, to_seq });
+  }
+  return found;
+}
+
+/** What lies between joined ranges, from 0 to `end`. */
+function between(ranges, end) {
+  const edges = [0, ...ranges.flatMap(({ from_seq, to_seq }) => [from_seq, to_seq]), end];
+  return edges.flatMap((from_seq, at) => (at % 2 === 0 && edges[at + 1] > from_seq ? [{ from_seq, to_seq: edges[at + 1] }] : []));
+}
+return { SeenDrawing: SeenDrawing };
+})();
 const $js_ui_chart = (() => { // js/ui/chart.js
 // Lines or stacked bars over something: uPlot, loaded where a chart is shown, and always the same numbers as a table.
 const { html: html, useEffect: useEffect, useMemo: useMemo, useRef: useRef, useState: useState } = $js_lib;
@@ -4872,6 +4968,7 @@ function clockTimes(ticks) {
  * @property {string} [color]  name of a CSS variable, such as `--chart-1`
  * @property {boolean} [dashed]
  * @property {boolean} [area]  filled down to zero
+ * @property {boolean} [filled]  the same, without anything to be seen through it: of several lines the first is the highest, so that they stack
  * @property {boolean} [stepped]
  * @property {boolean} [bars]  a bar at each x; of several lines the first is the highest and drawn first, so that they stack
  * @property {(number|null)[]} [told]  what the read-out and the table say, in place of the values
@@ -4907,7 +5004,7 @@ function Chart(props) {
   return html`<figure class="chart">
     <div class="chart-head">
       <ul class="chart-key">
-        ${lines.map((line) => html`<li key=${line.label}><span class="swatch ${line.dashed ? "dashed" : ""}"
+        ${lines.map((line) => html`<li key=${line.label}><span class="swatch ${line.dashed ? "dashed" : ""} ${line.filled ? "filled" : ""}"
           style=${{ borderColor: `var(${line.color})` }}></span>${line.label}${shown !== null && html`: <strong
           class="number">${(line.format ?? count)((line.told ?? line.values)[shown])}</strong>`}</li>`)}
       </ul>
@@ -4932,7 +5029,7 @@ function Plot({ label, x, lines, time, formatY, formatTick, least, marks, onPick
   const uPlot = useLibrary();
   const colors = useColors();
   const data = useMemo(() => [x, ...lines.map((line) => line.values)], [x, lines]);
-  const shape = lines.map((line) => [line.label, line.color, line.dashed, line.area, line.stepped, line.bars].join()).join("|");
+  const shape = lines.map((line) => [line.label, line.color, line.dashed, line.area, line.filled, line.stepped, line.bars].join()).join("|");
 
   useEffect(() => {
     if (!uPlot) return undefined;
@@ -4996,7 +5093,7 @@ function options(uPlot, { lines, time, height, width, colors, newest }) {
     series: [{}, ...lines.map((line) => series(uPlot, line, colors))],
     hooks: {
       setCursor: [(made) => newest.current.onIndex(made.cursor.idx ?? null)],
-      drawAxes: [(made) => drawMarks(made, newest.current, colors)],
+      draw: [(made) => drawMarks(made, newest.current, colors)],
     },
   };
 }
@@ -5006,9 +5103,9 @@ function series(uPlot, line, colors) {
   return {
     label: line.label,
     stroke: color,
-    width: 2,
+    width: line.filled ? 1 : 2,
     dash: line.dashed ? [6, 5] : undefined,
-    fill: line.bars ? color : line.area ? `${color}22` : undefined,
+    fill: line.bars || line.filled ? color : line.area ? `${color}22` : undefined,
     paths: line.bars ? uPlot.paths.bars({ size: [0.7, 48] }) : line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
     points: { show: false, size: 5, fill: color, filter: (made, at) => lonePoints(made.data[at]) },
     spanGaps: false,
@@ -5168,6 +5265,15 @@ async function allTurns(id, signal) {
   }
 }
 
+/** What a prompt is made of, from the top of the stack to its bottom. */
+const PARTS = [
+  ["verbatim", "Verbatim", "--chart-2"],
+  ["quotations", "Quotations", "--chart-3"],
+  ["user_text", "Kept user text", "--chart-4"],
+  ["summaries", "Summaries", "--chart-1"],
+  ["instructions", "Instructions", "--gone"],
+];
+
 /** A compaction in words; null where there was none. */
 function told(compaction) {
   if (compaction?.prepared) return "summary made ahead, no waiting";
@@ -5233,9 +5339,14 @@ function Sawtooth({ id, turns: all, reload }) {
         ${Object.entries(MARKS).filter(([color]) => marks.some((mark) => mark.color === color)).map(([color, words]) => html`<li><span
           class="swatch upright" style=${{ borderColor: `var(${color})` }}></span>${words}</li>`)}
       </ul>
+      ${isRaised(turns) && html`<p class="small soft">The compaction threshold rises with kept user text and quotations, which no compaction frees, and until a further compaction pays;
+        at most to ${count(turns.at(-1).limit)} tokens, which leaves the answer its room.</p>`}
     </section>
   </div>`;
 }
+
+/** Whether the threshold of a view with summaries is above that of one without. */
+const isRaised = (turns) => turns.some((turn) => turn.summaries && turn.window === turns[0].window && turn.threshold_tokens > turns[0].threshold_tokens);
 
 function TurnFacts({ turn }) {
   const compaction = told(turn.compaction);
@@ -5248,13 +5359,25 @@ function linesOf(turns, { withLog, withReported }) {
   const line = (label, name, color, rest = {}) => ({ label, color, values: turns.map((turn) => turn[name]), ...rest });
   const isOneWindow = new Set(turns.map((turn) => turn.window)).size === 1;
   return [
+    ...stackOf(turns),
     ...(withLog ? [line("Whole log", "log_tokens", "--chart-3", { dashed: true })] : []),
-    ...(withReported ? [line("Reported", "reported_tokens", "--chart-4"), line("Cached", "cached_tokens", "--chart-2")] : []),
-    line("Sent", "prompt_tokens", "--chart-1", { area: true }),
-    line("Compaction threshold", "threshold_tokens", "--chart-2", { dashed: true, stepped: true }),
+    ...(withReported ? [line("Reported", "reported_tokens", "--ink-soft"), line("Cached", "cached_tokens", "--gone")] : []),
+    line("Sent", "prompt_tokens", "--ink"),
+    line("Compaction threshold", "threshold_tokens", "--chart-5", { dashed: true, stepped: true }),
     ...(isOneWindow ? [] : [line("Limit", "limit", "--gone", { dashed: true, stepped: true })]),
-    line("Window", "window", "--chart-5", { dashed: true, stepped: true }),
+    line("Window", "window", "--ink-soft", { dashed: true, stepped: true }),
   ].filter((one) => one.values.some((value) => value !== null && value !== undefined));
+}
+
+/** The parts of each prompt, each on top of those below it; none that no prompt has. */
+function stackOf(turns) {
+  const tokens = (turn, [name]) => turn.parts?.[name] ?? 0;
+  const used = PARTS.filter((part) => turns.some((turn) => tokens(turn, part)));
+  return used.map((part, at) => ({
+    label: part[1], color: part[2], filled: true,
+    values: turns.map((turn) => (turn.parts ? used.slice(at).reduce((sum, below) => sum + tokens(turn, below), 0) : null)),
+    told: turns.map((turn) => turn.parts?.[part[0]] ?? null),
+  }));
 }
 
 function summed(turns) {
@@ -5283,6 +5406,7 @@ const { useLoaded: useLoaded } = $js_load;
 const { go: go, to: to } = $js_router;
 const { Badge: Badge, Button: Button, ContextBar: ContextBar, DISPOSITIONS: DISPOSITIONS, Disposition: Disposition, Empty: Empty, Failure: Failure, Loading: Loading, Status: Status } = $js_ui_parts;
 const { VirtualList: VirtualList } = $js_ui_virtual;
+const { SeenDrawing: SeenDrawing } = $js_pages_conversation_seen_drawing;
 const { counted: counted, entriesOf: entriesOf, loadView: loadView, olderRows: olderRows } = $js_pages_conversation_seen_view;
 const { allTurns: allTurns, told: told } = $js_pages_conversation_tokens;
 
@@ -5303,7 +5427,7 @@ function Seen({ id, route, session, round = 0 }) {
       <${Chooser} id=${id} item=${item} turns=${turns.data ?? []}>
         ${!item && html`<${WhatIf} session=${session} wish=${wish} onWish=${setWish} view=${view.data} />`}
       <//>
-      ${view.data && !view.error && html`<${Budget} id=${id} view=${view.data} turn=${turns.data?.find((turn) => turn.id === item)} />`}
+      ${view.data && !view.error && html`<${Budget} id=${id} view=${view.data} turn=${turns.data?.find((turn) => turn.id === item)} turns=${turns.data ?? []} />`}
     </section>
     ${view.error?.code === "model_required" && html`<p class="soft">Name a model above to see what it would be sent.</p>`}
     ${view.error && html`<${Failure} error=${view.error} retry=${view.reload} />`}
@@ -5358,10 +5482,10 @@ function WhatIf({ session, wish, onWish, view }) {
     onDone=${(model) => onWish({ ...wish, model: model.trim() })} /></label>`;
 }
 
-function Budget({ id, view, turn }) {
+function Budget({ id, view, turn, turns }) {
   const threshold = view.compacts_above ?? turn?.threshold_tokens;
   return html`<div class="seen-budget">
-    ${view.reason && html`<p class="break">${view.reason}</p>`}
+    ${view.status === "full" ? view.reason && html`<p>${view.reason}</p>` : html`<${SeenDrawing} id=${id} view=${view} turn=${turn} turns=${turns} />`}
     <${ContextBar} tokens=${view.prompt_tokens} window=${view.window} threshold=${threshold} label="Prompt in the window" />
     <div class="row small">
       <${Status} of=${view.status} />

@@ -5,6 +5,7 @@ import { useLoaded } from "../../load.js";
 import { go, to } from "../../router.js";
 import { Badge, Button, ContextBar, DISPOSITIONS, Disposition, Empty, Failure, Loading, Status } from "../../ui/parts.js";
 import { VirtualList } from "../../ui/virtual.js";
+import { SeenDrawing } from "./seen_drawing.js";
 import { counted, entriesOf, loadView, olderRows } from "./seen_view.js";
 import { allTurns, told } from "./tokens.js";
 
@@ -25,7 +26,7 @@ export function Seen({ id, route, session, round = 0 }) {
       <${Chooser} id=${id} item=${item} turns=${turns.data ?? []}>
         ${!item && html`<${WhatIf} session=${session} wish=${wish} onWish=${setWish} view=${view.data} />`}
       <//>
-      ${view.data && !view.error && html`<${Budget} id=${id} view=${view.data} turn=${turns.data?.find((turn) => turn.id === item)} />`}
+      ${view.data && !view.error && html`<${Budget} id=${id} view=${view.data} turn=${turns.data?.find((turn) => turn.id === item)} turns=${turns.data ?? []} />`}
     </section>
     ${view.error?.code === "model_required" && html`<p class="soft">Name a model above to see what it would be sent.</p>`}
     ${view.error && html`<${Failure} error=${view.error} retry=${view.reload} />`}
@@ -80,10 +81,10 @@ function WhatIf({ session, wish, onWish, view }) {
     onDone=${(model) => onWish({ ...wish, model: model.trim() })} /></label>`;
 }
 
-function Budget({ id, view, turn }) {
+function Budget({ id, view, turn, turns }) {
   const threshold = view.compacts_above ?? turn?.threshold_tokens;
   return html`<div class="seen-budget">
-    ${view.reason && html`<p class="break">${view.reason}</p>`}
+    ${view.status === "full" ? view.reason && html`<p>${view.reason}</p>` : html`<${SeenDrawing} id=${id} view=${view} turn=${turn} turns=${turns} />`}
     <${ContextBar} tokens=${view.prompt_tokens} window=${view.window} threshold=${threshold} label="Prompt in the window" />
     <div class="row small">
       <${Status} of=${view.status} />
