@@ -136,6 +136,8 @@ async def test_any_turn_can_be_chosen(filled: Filled, page: Page) -> None:
     await page.get_by_label("Number of the turn").fill("7")
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("Turn 7 of 60")).to_be_visible()
+    said = (await filled.get(f"conversations/{filled.long}/log", from_seq=turns[6]["seq"], limit=1))["data"][0]["text"]
+    await expect(page.locator(".seen-top")).to_contain_text(f"Its answer: {said[:200]}")
     await expect(page.locator(".seen-budget")).to_contain_text(f"{turns[6]['prompt_tokens']:,} / 8,192 tokens")
     slider = page.get_by_role("slider", name="Turn")
     await slider.focus()

@@ -7,6 +7,8 @@ const AXIS_FONT = "12px system-ui, sans-serif";
 const TABLE_ROWS = 200;
 const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 const PIXELS_PER_MARK = 6;
+/** Room for a time of day with seconds. */
+const PIXELS_PER_TIME = 72;
 const HALF_DAY_SECONDS = 43_200;
 const days = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
 const hours = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
@@ -144,7 +146,7 @@ function options(uPlot, { lines, time, height, width, colors, newest }) {
       y: { range: (_, low, high) => [0, Math.max(newest.current.least, high ?? 0) * 1.06] },
     },
     axes: [
-      { ...axis, size: 32, ...(time ? { values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(newest.current.formatTick ?? count) }) },
+      { ...axis, size: 32, ...(time ? { space: PIXELS_PER_TIME, values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(newest.current.formatTick ?? count) }) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((value) => (newest.current.formatY ?? count)(value)) },
     ],
     series: [{}, ...lines.map((line) => series(uPlot, line, colors))],

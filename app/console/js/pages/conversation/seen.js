@@ -1,6 +1,7 @@
 // What the model saw at a turn, beside the whole log: on the left what became of each message, on the right what was sent.
 import { html, useEffect, useMemo, useRef, useState } from "../../lib.js";
 import { count, countOf } from "../../format.js";
+import { get } from "../../api.js";
 import { useLoaded } from "../../load.js";
 import { go, to } from "../../router.js";
 import { Badge, Button, ContextBar, DISPOSITIONS, Disposition, Empty, Failure, Loading, Status } from "../../ui/parts.js";
@@ -12,6 +13,7 @@ import { allTurns, told } from "./tokens.js";
 const ROW_PX = 96;
 const ENTRY_PX = 150;
 const MAX_CHARS = 6000;
+const ANSWER_CHARS = 300;
 
 /** @param {{id: string, route: object, session: object, round?: number}} props  `id` of the conversation */
 export function Seen({ id, route, session, round = 0 }) {
@@ -26,6 +28,7 @@ export function Seen({ id, route, session, round = 0 }) {
       <${Chooser} id=${id} item=${item} turns=${turns.data ?? []}>
         ${!item && html`<${WhatIf} session=${session} wish=${wish} onWish=${setWish} view=${view.data} />`}
       <//>
+      ${item && html`<${Answer} key=${item} id=${id} turn=${turns.data?.find((turn) => turn.id === item)} />`}
       ${view.data && !view.error && html`<${Budget} id=${id} view=${view.data} turn=${turns.data?.find((turn) => turn.id === item)} turns=${turns.data ?? []} />`}
     </section>
     ${view.error?.code === "model_required" && html`<p class="soft">Name a model above to see what it would be sent.</p>`}
@@ -79,6 +82,16 @@ function WhatIf({ session, wish, onWish, view }) {
   </select></label>
   <label class="check" title="No model is called">for model <${Draft} aria-label="For model" spellcheck="false" autocomplete="off" placeholder=${view?.model ?? "its name"} value=${wish.model}
     onDone=${(model) => onWish({ ...wish, model: model.trim() })} /></label>`;
+}
+
+/** How the answer begins that the view is of. */
+function Answer({ id, turn }) {
+  const answer = useLoaded(async (signal) => (turn ? (await get(`v1/conversations/${encodeURIComponent(id)}/log`, { from_seq: turn.seq, limit: 1 }, { signal })).data[0] : null), [id, turn?.seq]);
+  if (!answer.data) return null;
+  const { text, seq, tool_calls: calls } = answer.data;
+  const words = [text, ...calls.map((call) => `calls ${call.name}`)].filter(Boolean).join(" ");
+  return html`<p class="break"><span class="soft">Its answer:</span> ${words.length > ANSWER_CHARS ? `${words.slice(0, ANSWER_CHARS)}…` : words || html`<span class="soft">no text</span>`}
+    ${" "}<a class="small" href=${to(["conversations", id, "log"], { seq })}>In the log</a></p>`;
 }
 
 function Budget({ id, view, turn, turns }) {
