@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from app.api.edge.connections import ConnectionLimits
 from app.assembly.providers_and_routes import build_policy, build_providers
 from app.context.count.vocabulary import VOCABULARIES
-from app.context.plan.policy import STAGES_OF_KIND, ContextPolicy
+from app.context.plan.policy import STAGES_OF_KIND, TRIMMING_LIMITS, ContextPolicy
 from app.settings import ConfigurationError, Settings, load_settings
 from app.settings.configuration_errors import REMOVED_SETTINGS, SettingPath
 from app.settings.policies import POLICY_KINDS, Policy, Stage
@@ -691,9 +692,14 @@ def test_a_provider_is_called_by_its_protocol(file: Path) -> None:
 
 
 def test_a_setting_that_is_gone_names_the_value_that_planning_uses() -> None:
-    for section, kept in {"policies": ContextPolicy(), "retries": RetryPolicy(), "limits": ConnectionLimits()}.items():
+    kept = {
+        "policies": asdict(TRIMMING_LIMITS) | asdict(ContextPolicy()),
+        "retries": asdict(RetryPolicy()),
+        "limits": asdict(ConnectionLimits()),
+    }
+    for section in kept:
         removed = REMOVED_SETTINGS[section]
-        assert {name: getattr(kept, name) for name in removed} == removed
+        assert {name: kept[section][name] for name in removed} == removed
     assert not set(REMOVED_SETTINGS["policies"]) & set(Policy.model_fields)
     assert not set(REMOVED_SETTINGS["retries"]) & set(Retries.model_fields)
     assert not set(REMOVED_SETTINGS["limits"]) & set(Limits.model_fields)

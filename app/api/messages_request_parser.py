@@ -12,7 +12,7 @@ from app.dialects.messages.compaction import COMPACTION_FIELD, read_requested_co
 from app.dialects.messages.request import parse_messages_fields
 from app.dialects.request_body import decode_body_fields
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import Caller, ChatRequest
+from app.pipeline.chat_request import Caller, ChatRequest, CompactionRequest
 
 
 def parse_messages_request(
@@ -36,8 +36,15 @@ def parse_messages_request(
     is_alone = compaction is not None and compaction.threshold_tokens is None
     answer_format = MessagesAnswerFormat(request_id, messages.model, signs_compaction=is_alone)
     if compaction is not None:
-        options["summary_instructions"] = compaction.instructions or options["summary_instructions"]
-        options["summarize"] = "now" if is_alone else options["summarize"]
+        asked: CompactionRequest = options["compaction"]
+        options["compaction"] = CompactionRequest(
+            "now" if is_alone else asked.summarize,
+            instructions=compaction.instructions or asked.instructions,
+            threshold_tokens=compaction.threshold_tokens,
+            capsule_format=answer_format,
+            is_alone=is_alone,
+            pauses=compaction.pauses,
+        )
     return ChatRequest(
         caller=caller,
         request_id=request_id,
@@ -50,9 +57,5 @@ def parse_messages_request(
         max_output_tokens=messages.max_output_tokens,
         protocol="messages",
         answer_format=answer_format,
-        capsule_format=None if compaction is None else answer_format,
-        compacts_only=is_alone,
-        compact_threshold=None if compaction is None else compaction.threshold_tokens,
-        pauses_after_compaction=compaction is not None and compaction.pauses,
         **options,
     )

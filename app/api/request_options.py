@@ -15,7 +15,7 @@ from app.conversation.names import check_name
 from app.dialects.answer_format import EventStyle
 from app.dialects.request_body import decode_field
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import ContextDetail, ContextMode
+from app.pipeline.chat_request import CompactionRequest, ContextDetail, ContextMode
 
 CONTEXT_MODES: Final = get_args(ContextMode)
 EVENT_STYLES: Final = get_args(EventStyle)
@@ -70,10 +70,9 @@ def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str
     return {
         "is_retry": headers.get(RETRY_HEADER, "0") not in ("", "0"),
         "policy": _parse_policy_header(headers) or context.get("policy"),
-        "summarize": context.get("summarize", "auto"),
         "recall": context.get("recall"),
         "pin_indexes": context.get("pin", ()),
-        "summary_instructions": context.get("instructions"),
+        "compaction": CompactionRequest(context.get("summarize", "auto"), instructions=context.get("instructions")),
         "conversation_id": conversation_id,
         "is_chat_ui": is_chat_ui,
         "conversation_hints": _parse_session_hints(fields, headers),

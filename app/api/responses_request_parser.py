@@ -15,7 +15,7 @@ from app.dialects.request_body import decode_body_fields
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
 from app.dialects.responses.compaction_format import CompactionAnswerFormat
 from app.dialects.responses.request import parse_responses_fields
-from app.pipeline.chat_request import Caller, ChatRequest
+from app.pipeline.chat_request import Caller, ChatRequest, CompactionRequest
 
 RANDOM_BYTES: Final = 24
 """A response id has 48 hex digits, as OpenAI's have."""
@@ -54,7 +54,8 @@ class ResponsesRequestParser:
         request = self._parse(body, headers, caller, request_id, CompactionAnswerFormat)
         # OpenAI's endpoint stores nothing, and does not say whether the responses before it were stored.
         finds_either = "store" not in request.raw_fields and request.previous_response_id is None
-        return replace(request, stream=False, summarize="now", compacts_only=True, finds_either_tenant=finds_either)
+        compaction = replace(request.compaction, summarize="now", is_alone=True)
+        return replace(request, stream=False, compaction=compaction, finds_either_tenant=finds_either)
 
     def _parse(
         self,
@@ -67,23 +68,23 @@ class ResponsesRequestParser:
         fields = {name: bytes(raw) for name, raw in decode_body_fields(body).items()}
         options = parse_request_options(fields, headers)
         responses = parse_responses_fields(fields)
-        compacts_only = responses.input_before_trigger is not None
+        is_alone = responses.input_before_trigger is not None
         if responses.input_before_trigger is not None:
             fields["input"] = responses.input_before_trigger
-            options["summarize"] = "now"
         # A request with `conversation` brings only what is new: its other items are in the conversation.
         if responses.conversation is not None and options.get("context_mode", "auto") == "auto":
             options["context_mode"] = "append"
         # The client accepts that the oldest items are left out, so it does not wait for a summary.
-        if responses.truncation == "auto" and options.get("summarize", "auto") == "auto":
-            options["summarize"] = "never"
+        compaction: CompactionRequest = options.pop("compaction")
+        if is_alone:
+            compaction = replace(compaction, summarize="now")
+        elif responses.truncation == "auto" and compaction.summarize == "auto":
+            compaction = replace(compaction, summarize="never")
         response_id = RESPONSE_ID_PREFIX + self._random_bytes(RANDOM_BYTES).hex()
         answer_format = answer_format_class(
             response_id, int(self._now().timestamp()), fields, lambda: self._now().timestamp()
         )
-        keeps_capsule = (
-            compacts_only or responses.wants_compaction_item or answer_format_class is not ResponsesAnswerFormat
-        )
+        keeps_capsule = is_alone or responses.wants_compaction_item or answer_format_class is not ResponsesAnswerFormat
         return ChatRequest(
             caller=caller,
             request_id=request_id,
@@ -100,9 +101,12 @@ class ResponsesRequestParser:
             stores_completion=responses.store,
             protocol="responses",
             answer_format=answer_format,
-            capsule_format=answer_format if keeps_capsule else None,
-            compacts_only=compacts_only,
             previous_response_id=responses.previous_response_id,
-            compact_threshold=responses.compact_threshold,
+            compaction=replace(
+                compaction,
+                capsule_format=answer_format if keeps_capsule else None,
+                is_alone=is_alone,
+                threshold_tokens=responses.compact_threshold,
+            ),
             **options,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from app.api.answer_endpoint import SILENCE_SECONDS
@@ -13,11 +13,7 @@ from app.context.count.token_counter import TokenCounter
 from app.pipeline.pipeline import HEARTBEAT_SECONDS
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.store import Store
-from app.store.store_factory import create_store
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+from app.store.store_factory import create_store, read_utc_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,7 @@ class Dependencies:
 
     create_store: Callable[..., Store] = create_store
     create_message_counter: Callable[[Callable[[str], TokenCounter]], MessageCounter] = MessageCounter
-    now: Callable[[], datetime] = utc_now
+    now: Callable[[], datetime] = read_utc_now
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     silence_seconds: float = SILENCE_SECONDS
     collect_garbage: Callable[[], object] = gc.collect

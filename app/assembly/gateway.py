@@ -56,14 +56,16 @@ from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import TurnWriter
-from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.pipeline import ClockAndIds, Pipeline
 from app.pipeline.resolve.calibration_slopes import SLOPES_FACT, CalibrationSlopes
 from app.pipeline.resolve.client_history import PrefixMemory
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
+from app.pipeline.respond.answer_billing import AnswerBilling
+from app.pipeline.respond.answer_learning import AnswerLearner
 from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery
+from app.pipeline.respond.turn_finisher import TurnFinisher
 from app.pipeline.view.meaning_search import MeaningSearch
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.pins import PinUpdater
@@ -78,6 +80,7 @@ from app.store.key_budgets import KeyBudgets
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
 from app.store.request_history import RequestHistory
+from app.store.unwritten_fingerprints import UnwrittenFingerprints
 from app.store.usage_recorder import UsageRecorder
 from app.store.write_health import WriteHealth
 from app.upstream.routing.router import RetryPolicy, Router
@@ -213,7 +216,7 @@ class Gateway:
         self.turn_compactor = TurnCompactor(
             view_builder=self.view_builder,
             compactor=self.compactor,
-            resolver=self.conversation_resolver,
+            resolve_without_store=self.conversation_resolver.resolve_turn_without_store,
             tasks=tasks,
             wait_seconds=settings.compaction.wait_seconds,
         )
@@ -257,17 +260,22 @@ class Gateway:
             tasks=tasks,
         )
         self.response_delivery = ResponseDelivery(
+            turn_finisher=TurnFinisher(
+                answer_billing=AnswerBilling(self.usage, self.metrics, counter, tasks),
+                answer_learner=AnswerLearner(
+                    upstream_caller=self.upstream_caller,
+                    window_learner=self.window_learner,
+                    metrics=self.metrics,
+                    unix_seconds=lambda: self.now().timestamp(),
+                ),
+                turn_writer=self.turn_writer,
+                completion_writer=CompletionWriter(store, clock=self.now),
+                upstream_caller=self.upstream_caller,
+                precompactor=self.precompactor,
+            ),
             turn_writer=self.turn_writer,
-            upstream_caller=self.upstream_caller,
-            window_learner=self.window_learner,
             search_tool_loop=self.search_tool_loop,
-            precompactor=self.precompactor,
-            completion_writer=CompletionWriter(store, clock=self.now),
             tasks=tasks,
-            message_counter=counter,
-            usage=self.usage,
-            unix_seconds=lambda: self.now().timestamp(),
-            metrics=self.metrics,
         )
 
     def _build_pipeline(self) -> None:

@@ -6,6 +6,7 @@ embed the gateway, have several in one process.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -107,7 +108,8 @@ class Metrics(Collector):
     ) -> None:
         self._lock = None if folder is None else _join_folder(folder)
         registry = CollectorRegistry(auto_describe=False)
-        self._families = {family: _create_family(family, registry) for family in f.FAMILIES if self.is_on}
+        create = functools.partial(_create_family, registry=registry) if self.is_on else _NoSeries
+        self._families: dict[MetricFamily, Any] = {family: create(family) for family in f.FAMILIES}
         self._source: Collector = registry
         if self._lock is not None:
             self._source = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]
@@ -128,18 +130,18 @@ class Metrics(Collector):
 
     def counter_series(self, family: MetricFamily, *labels: str) -> Counter:
         """Returns a series of a counter. From the first call on the series is part of `/metrics`."""
-        series: Counter = self._find_series(family, labels)
-        return series
+        metric: Counter = self._families[family]
+        return metric.labels(*labels) if labels else metric
 
     def gauge_series(self, family: MetricFamily, *labels: str) -> Gauge:
         """Returns a series of a gauge. From the first call on the series is part of `/metrics`."""
-        series: Gauge = self._find_series(family, labels)
-        return series
+        metric: Gauge = self._families[family]
+        return metric.labels(*labels) if labels else metric
 
     def histogram_series(self, family: MetricFamily, *labels: str) -> Histogram:
         """Returns a series of a histogram. From the first call on the series is part of `/metrics`."""
-        series: Histogram = self._find_series(family, labels)
-        return series
+        metric: Histogram = self._families[family]
+        return metric.labels(*labels) if labels else metric
 
     def watch_gauge(self, family: MetricFamily, read_value: Callable[[], float], *labels: str) -> None:
         """Registers a function that returns a number; it is called whenever metrics are read."""
@@ -242,10 +244,6 @@ class Metrics(Collector):
         else:
             self.counter_series(f.UNPRICED_CALLS, "price" if facts.is_reported else "usage").inc()
 
-    def _find_series(self, family: MetricFamily, labels: tuple[str, ...]) -> Any:
-        metric = self._families[family]
-        return metric.labels(*labels) if labels else metric
-
 
 def _join_folder(folder: Path) -> BinaryIO | None:
     # A worker without metrics is better than no worker: the process counts alone, and `/metrics` lacks its numbers.
@@ -267,7 +265,12 @@ def _create_family(family: MetricFamily, registry: CollectorRegistry) -> Counter
 
 
 class _NoSeries:
-    """A series that counts nothing."""
+    """A metric that counts nothing, and each of its series."""
+
+    def __init__(self, family: MetricFamily) -> None: ...
+
+    def labels(self, *labels: str) -> _NoSeries:
+        return self
 
     def inc(self, amount: float = 1) -> None: ...
     def dec(self, amount: float = 1) -> None: ...
@@ -283,10 +286,6 @@ class _NoMetrics(Metrics):
     def watch_gauge(self, family: MetricFamily, read_value: Callable[[], float], *labels: str) -> None:
         return None
 
-    def _find_series(self, family: MetricFamily, labels: tuple[str, ...]) -> Any:
-        return _NO_SERIES
 
-
-_NO_SERIES: Final = _NoSeries()
 NO_METRICS: Final[Metrics] = _NoMetrics()
 """The metrics of a process without metrics. Single series can still be added to; nothing is counted."""

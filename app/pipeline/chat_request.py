@@ -62,6 +62,24 @@ class Caller(msgspec.Struct, frozen=True):
         return KeyBudget(self.api_key_id, self.budget_usd)
 
 
+class CompactionRequest(msgspec.Struct, frozen=True):
+    """What a request asks of its compaction."""
+
+    summarize: SummarizeMode = "auto"
+    through_seq: int | None = None
+    """If `summarize` is ``now``: only the messages before this seq are summarized."""
+    instructions: str | None = None
+    """What a summary should pay attention to."""
+    threshold_tokens: int | None = None
+    """The prompt size above which the request is compacted; None for the policy's."""
+    capsule_format: CapsuleFormat | None = None
+    """Writes a compaction that the request brings about as a part of its answer. None: its client keeps none."""
+    is_alone: bool = False
+    """Whether the client asks for a compaction, and for no answer. `capsule_format` is set."""
+    pauses: bool = False
+    """Whether a request that brings about a compaction gets no answer."""
+
+
 class ChatRequest(msgspec.Struct, frozen=True):
     """A parsed body of `POST /v1/chat/completions`, with the headers that the gateway reads.
 
@@ -98,17 +116,12 @@ class ChatRequest(msgspec.Struct, frozen=True):
     answer this request."""
     context_mode: ContextMode = "auto"
     policy: str | None = None
-    summarize: SummarizeMode = "auto"
-    through_seq: int | None = None
-    """If `summarize` is ``now``: only the messages before this seq are summarized."""
     pin_indexes: tuple[int, ...] = ()
     """Indexes of the messages to pin into `messages`, or of items into `input`."""
     item_groups: Sequence[Sequence[int]] | None = None
     """The indexes in `input` of the items of each message. None in Chat Completions."""
     recall: RecallMode | None = None
     """Overrides the policy's `recall` mode."""
-    summary_instructions: str | None = None
-    """What a summary should pay attention to."""
     event_style: EventStyle = "chunk"
     context_detail: ContextDetail = "full"
     """How much of the `context` object the answer has."""
@@ -126,14 +139,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """Writes the answer in that protocol."""
     previous_response_id: str | None = None
     """The response after which this request continues: the end of a conversation, or a place in its log."""
-    compact_threshold: int | None = None
-    """The prompt size in tokens above which this request is compacted; None for the policy's."""
-    capsule_format: CapsuleFormat | None = None
-    """Writes a compaction that this request brings about as a part of its answer. None: its client keeps none."""
-    compacts_only: bool = False
-    """Whether the client asks for a compaction, and for no answer. `capsule_format` is set."""
-    pauses_after_compaction: bool = False
-    """Whether a request that brings about a compaction gets no answer."""
+    compaction: CompactionRequest = CompactionRequest()
     may_keep_context: bool = False
     """Whether turns with `store: false` are kept for continuing (`privacy.store_false`)."""
     finds_either_tenant: bool = False

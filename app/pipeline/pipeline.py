@@ -48,26 +48,25 @@ from app.pipeline.call.search_tool_loop import (
     remove_search_tool,
 )
 from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, UpstreamCaller
+from app.pipeline.call.upstream_reply import select_forwarded_headers
 from app.pipeline.call.window_learning import WindowLearner, replace_window
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.compact.capsule_builder import CapsuleBuilder
-from app.pipeline.compact.compaction_status import shows_new_compaction
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import (
     TurnCompactionTask,
     TurnCompactor,
     may_compact,
     must_compact,
-    resolve_turn_without_store,
 )
 from app.pipeline.persist.question_write import QuestionWrite
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
-from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
+from app.pipeline.respond.context_status import ContextReport, build_context_report
 from app.pipeline.respond.lone_compaction import LoneCompactions
-from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
+from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
@@ -127,7 +126,7 @@ class Pipeline:
             if request.finds_either_tenant and turn.resolved_request.is_first_request:
                 turn = await self._resolve_turn(request.keep_less(), held_leases)
             request = turn.request
-            if turn.resolved_request.stored_answer is not None and not request.compacts_only:
+            if turn.resolved_request.stored_answer is not None and not request.compaction.is_alone:
                 return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
             turn, view = await self._plan_view(turn)
             if must_compact(turn, view) or _ends_with_compaction(request, view):
@@ -135,8 +134,8 @@ class Pipeline:
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
                 # summary at once, `wait_for_start` is false and the client gets a normal answer.
                 if request.stream and (
-                    request.compacts_only
-                    or request.pauses_after_compaction
+                    request.compaction.is_alone
+                    or request.compaction.pauses
                     or (request.event_style != "off" and await compaction.wait_for_start())
                 ):
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
@@ -146,9 +145,9 @@ class Pipeline:
             else:
                 self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
-            if request.capsule_format is not None and shows_new_compaction(view):
+            if request.compaction.capsule_format is not None and view.shows_new_compaction:
                 with suppress(StoreUnavailable):  # an answer without its compaction is better than none
-                    request.capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
+                    request.compaction.capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
             if not request.stream:
                 return await self.response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
@@ -193,7 +192,7 @@ class Pipeline:
         if turn.request.pin_indexes:
             pins = decode_pins(turn.resolved_request.conversation.marks)
             check_pin_share(pins, turn.policy, budget, param="context.pin")
-        summarize: SummarizeMode = turn.request.summarize if may_compact(turn) else "never"
+        summarize: SummarizeMode = turn.request.compaction.summarize if may_compact(turn) else "never"
         try:
             if (turn.request.recall or turn.policy.recall_mode) == "tool":
                 return await self.search_tool_loop.plan_view_with_tool(turn, budget, summarize)
@@ -205,7 +204,7 @@ class Pipeline:
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
                 raise
-            turn = await resolve_turn_without_store(self.conversation_resolver, turn)
+            turn = await self.conversation_resolver.resolve_turn_without_store(turn)
             return turn, await self.view_builder.build_view(turn, budget, summarize="never")
         return await self._plan_view(replace_window(turn, turn.window.without_limit))
 
@@ -230,7 +229,7 @@ class Pipeline:
                 upstream_answer, view = await self._call_upstream_with_recovery(turn, view)
             else:
                 upstream_answer, turn, view = await self._call_upstream_with_search_tool(turn, view)
-            turn = await question_write.finish(turn, upstream_answer)
+            turn = await question_write.finish(turn, upstream_answer.reply.aclose)
             if turn.request.stream and turn.search_tool_session is not None:
                 # The model may run searches before the stream has something to show, and these may fail.
                 upstream_answer = await self.search_tool_loop.start_streamed_rounds(turn, upstream_answer)
@@ -293,7 +292,7 @@ class Pipeline:
         context_report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
         """Streams progress events while the compaction runs, then the answer."""
-        answer_format, capsule_format = turn.request.answer_format, turn.request.capsule_format
+        answer_format, capsule_format = turn.request.answer_format, turn.request.compaction.capsule_format
         answer_format.begin_progress(
             Progress(
                 completion_id=self.clock_and_ids.new_completion_id(),
@@ -386,4 +385,4 @@ class Pipeline:
 
 def _ends_with_compaction(request: ChatRequest, view: View) -> bool:
     """Returns whether a request gets a compaction and no answer."""
-    return request.compacts_only or (request.pauses_after_compaction and shows_new_compaction(view))
+    return request.compaction.is_alone or (request.compaction.pauses and view.shows_new_compaction)

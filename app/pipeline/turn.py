@@ -142,6 +142,22 @@ class View(msgspec.Struct, frozen=True, dict=True):
         return max(1, self.provider_output_limit - added_estimate)
 
     @property
+    def compaction_status(self) -> Mapping[str, Any]:
+        """`context.compaction`: the compaction of this answer, or the precompaction whose summary this view is the
+        first to show."""
+        plan, previous_view = self.plan, self.outline.last_view
+        if not plan.summaries or self.compaction.get("ran") or plan.boundary_seq <= previous_view.boundary.to_seq:
+            return self.compaction
+        newest = plan.summaries[-1]
+        return {"ran": False, "prepared": True, "duration_ms": 0, "model": newest.model or None, "usage": newest.usage}
+
+    @property
+    def shows_new_compaction(self) -> bool:
+        """Whether the answer to this view is the first after a compaction."""
+        status = self.compaction_status
+        return bool(self.plan.summaries) and bool(status["ran"] or status.get("prepared"))
+
+    @property
     def tokens_before_compaction(self) -> int:
         """Calibrated tokens of a prompt that uses all stored summaries and shortens nothing else."""
         outline = self.outline

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Literal
+from typing import Final, Literal
 
 from app.errors import StoreUnavailable
 from app.store.contract.store import Store
 from app.store.database_url import DatabaseLocation, parse_database_url
 
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+read_utc_now: Final[Callable[[], datetime]] = functools.partial(datetime.now, UTC)
 
 
 def create_store(
@@ -24,7 +23,7 @@ def create_store(
     timeout_seconds: float = 5.0,
     pool_size: int = 10,
     statement_cache_size: int = 256,
-    clock: Callable[[], datetime] = utc_now,
+    clock: Callable[[], datetime] = read_utc_now,
 ) -> Store:
     """Creates the store that a URL names. It is not connected yet: `Store.open` connects.
 

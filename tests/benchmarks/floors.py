@@ -1,9 +1,10 @@
-"""What Python cannot do without: two pass-through proxies on the gateway's own foundation, each a process of its own.
+"""What Python cannot do without: three pass-through proxies on the gateway's own foundation, each a process of its own.
 
-    python -m tests.benchmarks.floors pass|store PORT UPSTREAM_URL [DATABASE_FILE]
+    python -m tests.benchmarks.floors pass|client|store PORT UPSTREAM_URL [DATABASE_FILE]
 
 `pass`: bare ASGI on uvicorn (uvloop, httptools), aiohttp to the upstream; bytes in, bytes out.
-`store`: besides, request and answer are parsed, and each turn becomes a row in SQLite, written in batches by a thread.
+`client`: the same, by the gateway's own client for providers (httpx over aiohttp, decision 51).
+`store`: besides `pass`, both sides are parsed, and each turn becomes a row in SQLite, written in batches by a thread.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ import threading
 import time
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
+
+from app.upstream.http.http_client import HttpClient
+from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
 
 BATCH_SECONDS = 0.02
 JSON_HEADERS = {"content-type": "application/json", "authorization": "Bearer sk-up"}
@@ -135,6 +140,38 @@ class Proxy:
         await send({"type": "lifespan.shutdown.complete"})
 
 
+class ClientProxy(Proxy):
+    """The ASGI application that asks by the gateway's client."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        head = RequestHead(scope["method"], scope["path"], JSON_HEADERS)
+        answer = await self._client.send(head, await _body(receive), None, None)
+        kind = answer.headers.get("content-type", "").encode()
+        headers = [(b"content-type", kind)]
+        if kind.startswith(b"text/event-stream"):
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            async for piece in answer.iter_bytes():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            whole = await answer.read()
+            headers.append((b"content-length", b"%d" % len(whole)))
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await send({"type": "http.response.body", "body": whole})
+        await answer.aclose()
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self._client = HttpClient("floor", urlsplit(self._upstream), HttpTimeouts(), None, None)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._client.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
 async def _body(receive: Receive) -> bytes:
     message: Message = await receive()
     if not message.get("more_body"):
@@ -158,8 +195,9 @@ def _streamed_text(body: bytes) -> str:
 
 def main(kind: str, port: str, upstream: str, file: str = "") -> None:
     keeper: Keeper = Rows(Path(file)) if kind == "store" else Nothing()
+    proxy = ClientProxy if kind == "client" else Proxy
     uvicorn.run(
-        Proxy(upstream, keeper),
+        proxy(upstream, keeper),
         host="127.0.0.1",
         port=int(port),
         loop="uvloop",

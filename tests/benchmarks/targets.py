@@ -1,4 +1,4 @@
-"""What is measured: the two floors, and the gateway on each of its stores."""
+"""What is measured: the three floors, and the gateway on each of its stores."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ class Target:
 
 
 PASS: Final = Target("pass", "floor", "", "bare ASGI, uvicorn, aiohttp; nothing parsed, nothing kept")
+CLIENT: Final = Target("client", "floor", "", "the same, by the gateway's own client for providers")
 STORE: Final = Target("pass+store", "floor", "sqlite", "the same, JSON parsed, a row for each turn, in batches")
 SQLITE: Final = Target("gateway sqlite", "gateway", "sqlite", "everything kept in SQLite, default settings, one worker")
 MEMORY: Final = Target("gateway memory", "gateway", "memory", "nothing kept on disk")
 POSTGRES: Final = Target("gateway postgres", "gateway", "postgres", "everything kept in PostgreSQL")
 PEER_TARGETS: Final = tuple(Target(peer.name, "peer", "", peer.about) for peer in PEERS.values())
-TARGETS: Final = (PASS, STORE, SQLITE, MEMORY, POSTGRES, *PEER_TARGETS)
+TARGETS: Final = (PASS, CLIENT, STORE, SQLITE, MEMORY, POSTGRES, *PEER_TARGETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def free_port() -> int:
 
 
 def _floor_command(target: Target, folder: Path, port: int, upstream_port: int) -> Sequence[str]:
-    kind = "store" if target.store else "pass"
+    kind = "store" if target.store else target.name
     upstream = f"http://127.0.0.1:{upstream_port}"
     return ["tests.benchmarks.floors", kind, str(port), upstream, str(folder / "floor.db")]
 

@@ -12,6 +12,7 @@ from app.context.plan.policy import (
     CheckpointTrigger,
     ContextPolicy,
     SummarizerPolicy,
+    TrimmingLimits,
 )
 from app.context.stages.stage_registry import STAGES
 from app.conversation.context_edits import ReasoningClearing, ToolResultClearing
@@ -157,10 +158,9 @@ def spread(number: int, size: int) -> list[int]:
 
 
 SMALL_LIMITS: dict[str, Any] = {
-    "max_tool_result_tokens": 100,
-    "mask_chars": 80,
-    "min_prunable_tool_chars": 300,
-    "soft_trim_chars": 50,
+    "trimming": TrimmingLimits(
+        max_tool_result_tokens=100, mask_chars=80, min_prunable_tool_chars=300, soft_trim_chars=50
+    ),
     "summarize_after_turns": 1,
 }
 CLEARING: dict[str, Any] = {

@@ -747,8 +747,8 @@ UPSTREAM: Final = (
     Mutation(
         "incomplete-as-whole",
         "app/pipeline/respond/response_delivery.py",
-        "incomplete = not answer.is_complete or relay.stream_failure is not None",
-        "incomplete = False",
+        "is_whole = answer.is_complete and failure is None",
+        "is_whole = True",
         (
             "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
         ),

@@ -24,11 +24,11 @@ from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
-from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.store.leases import LeaseKeeper
+from app.store.unwritten_fingerprints import UnwrittenFingerprints
 from tests.support.input_items import group_input_items
 
 ENCODING = "o200k_base"
@@ -143,8 +143,7 @@ class ResponsesTurns:
         """Stores an answer; returns the response's id and the conversation that ends with it."""
         response_id = f"resp_{next(_numbers):048x}"
         meta = {"id": response_id, REQUEST_DIGEST: resolved_request.request_digest, "context_status": "full"}
-        write = await self.writer.start_answer_write(resolved_request, AnswerToStore(answer, meta=meta))
-        conversation = await self.writer.finish_answer_write(write)
+        conversation = await self.writer.write_answer(resolved_request, AnswerToStore(answer, meta=meta))
         if request.stores_completion and resolved_request.is_stored:
             await self.completions.write_completion(request, resolved_request, conversation, response_id, answer)
         return response_id, conversation

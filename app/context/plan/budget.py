@@ -94,6 +94,10 @@ class Budget(msgspec.Struct, frozen=True):
         """Returns the share of `limit` that a prompt takes: `context.pressure` of an answer."""
         return tokens / self.limit
 
+    def render_tokens(self, prompt_tokens: int) -> str:
+        """Renders `X-Context-Tokens`: prompt tokens, a slash, the limit."""
+        return f"{prompt_tokens}/{self.limit}"
+
     def compute_output_limit(self, prompt_tokens: int) -> int | None:
         """Returns the answer's limit that leaves room for a prompt of `prompt_tokens`; None if the requested limit
         does.

@@ -73,6 +73,43 @@ class EmbeddingModel:
 
 
 @dataclass(frozen=True, slots=True)
+class TrimmingLimits:
+    """How much the stages leave of messages. No settings: tests of short conversations have smaller numbers."""
+
+    mask_pressure: float = 0.8
+    """Tool results that an answer has used are masked from this pressure on."""
+    mask_chars: int = 300
+    """About how many characters of a masked result remain."""
+    result_ratio: float = 0.3
+    """The most that one tool result may take, as a share of the window without reserve and instructions."""
+    result_max_chars: int = 400_000
+    arguments_ratio: float = 0.15
+    """The most that the arguments of one tool call may take, as a share of the same."""
+    arguments_max_chars: int = 200_000
+    oldest_share: float = 0.2
+    """The share of the newest tool result's cap that the oldest result may take."""
+    fade_bands: tuple[tuple[float, float], ...] = ((0.99, 0.05), (0.9, 0.2), (0.85, 0.5), (0.8, 1.0))
+    """Pairs of a pressure and the share of the cap per result that remains from that pressure on. The highest
+    pressure that is reached applies."""
+    keep_last_assistants: int = 3
+    """How many of the last turns pruning by position leaves alone."""
+    soft_trim_ratio: float = 0.3
+    """From this relative age on (0: newest, 1: oldest) a large result keeps only its head and tail."""
+    hard_clear_ratio: float = 0.5
+    """From this relative age on a large result becomes a placeholder."""
+    soft_trim_chars: int = 1_500
+    min_prunable_tool_chars: int = 50_000
+    emergency_chars: int = 200
+    """The fewest characters that each message keeps when no other stage helped."""
+    max_tool_result_tokens: int = 2_000
+    """Policy `prune`: results above this size are truncated first."""
+    told_result_chars: int = 200
+
+
+TRIMMING_LIMITS: Final = TrimmingLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class ContextPolicy:
     """Parameters of a policy. Ratios are shares of the context window unless said otherwise."""
 
@@ -128,37 +165,10 @@ class ContextPolicy:
     """Policy `window`: the most tokens that messages may take."""
     trigger: CheckpointTrigger = field(default_factory=CheckpointTrigger)
 
-    mask_pressure: float = 0.8
-    """Tool results that an answer has used are masked from this pressure on."""
-    mask_chars: int = 300
-    """About how many characters of a masked result remain."""
-    result_ratio: float = 0.3
-    """The most that one tool result may take, as a share of the window without reserve and instructions."""
-    result_max_chars: int = 400_000
-    arguments_ratio: float = 0.15
-    """The most that the arguments of one tool call may take, as a share of the same."""
-    arguments_max_chars: int = 200_000
-    oldest_share: float = 0.2
-    """The share of the newest tool result's cap that the oldest result may take."""
-    fade_bands: tuple[tuple[float, float], ...] = ((0.99, 0.05), (0.9, 0.2), (0.85, 0.5), (0.8, 1.0))
-    """Pairs of a pressure and the share of the cap per result that remains from that pressure on. The highest
-    pressure that is reached applies."""
     position_pruning: bool = False
-    keep_last_assistants: int = 3
-    """How many of the last turns pruning by position leaves alone."""
-    soft_trim_ratio: float = 0.3
-    """From this relative age on (0: newest, 1: oldest) a large result keeps only its head and tail."""
-    hard_clear_ratio: float = 0.5
-    """From this relative age on a large result becomes a placeholder."""
-    soft_trim_chars: int = 1_500
-    min_prunable_tool_chars: int = 50_000
-    emergency_chars: int = 200
-    """The fewest characters that each message keeps when no other stage helped."""
-    max_tool_result_tokens: int = 2_000
-    """Policy `prune`: results above this size are truncated first."""
     summarize_after_turns: int = 4
     """Policy `prune`: tool rounds older than this many turns are condensed to one line per call."""
-    told_result_chars: int = 200
+    trimming: TrimmingLimits = TRIMMING_LIMITS
     clear_tool_results: ToolResultClearing = field(default_factory=ToolResultClearing)
     clear_reasoning: ReasoningClearing = field(default_factory=ReasoningClearing)
     summarizer: SummarizerPolicy = field(default_factory=SummarizerPolicy)

@@ -17,7 +17,7 @@ def cap_messages(draft: Draft) -> Draft:
     arguments to `arguments_ratio`. Arguments remain a JSON object.
     """
     policy = draft.context.policy
-    if draft.pressure < policy.mask_pressure and draft.fits_limit:
+    if draft.pressure < policy.trimming.mask_pressure and draft.fits_limit:
         return draft
     capped = _cap_arguments(cap_results(draft, 1.0))
     removed = draft.tokens - capped.tokens
@@ -28,10 +28,10 @@ def cap_results(draft: Draft, share: float) -> Draft:
     """Cuts each result to `share` of the cap for one result, times the weight of its age."""
     policy = draft.context.policy
     room_chars = draft.context.message_window_tokens * CHARS_PER_TOKEN
-    cap_chars = min(int(policy.result_ratio * room_chars), policy.result_max_chars) * share
+    cap_chars = min(int(policy.trimming.result_ratio * room_chars), policy.trimming.result_max_chars) * share
     results = draft.list_editable_results()
     editing = draft.start_editing()
-    for entry, weight in zip(results, compute_age_weights(len(results), policy.oldest_share), strict=True):
+    for entry, weight in zip(results, compute_age_weights(len(results), policy.trimming.oldest_share), strict=True):
         chars = max(1, int(cap_chars * weight))
         if len(editing.read_message_text(entry)) > chars:
             editing.apply_operation_if_smaller(entry, "truncated", ("contents", chars))
@@ -41,7 +41,7 @@ def cap_results(draft: Draft, share: float) -> Draft:
 def _cap_arguments(draft: Draft) -> Draft:
     policy = draft.context.policy
     room_chars = draft.context.message_window_tokens * CHARS_PER_TOKEN
-    chars = max(1, min(int(policy.arguments_ratio * room_chars), policy.arguments_max_chars))
+    chars = max(1, min(int(policy.trimming.arguments_ratio * room_chars), policy.trimming.arguments_max_chars))
     editing = draft.start_editing()
     for entry in draft.iterate_editable_messages():
         if len(entry.message.raw) > chars and entry.message.calls_tools:
@@ -52,7 +52,7 @@ def _cap_arguments(draft: Draft) -> Draft:
 def fade_results(draft: Draft) -> Draft:
     """Applies the highest band that the pressure reaches."""
     pressure = draft.pressure
-    bands = sorted(draft.context.policy.fade_bands, reverse=True)
+    bands = sorted(draft.context.policy.trimming.fade_bands, reverse=True)
     share = next((share for threshold, share in bands if pressure >= threshold), None)
     if share is None:
         return draft
@@ -65,7 +65,7 @@ def truncate_results(draft: Draft) -> Draft:
     """Truncates results above `max_tool_result_tokens`, oldest first, until the goal is reached."""
     if draft.is_at_goal:
         return draft
-    cap_tokens = draft.context.policy.max_tool_result_tokens
+    cap_tokens = draft.context.policy.trimming.max_tool_result_tokens
     editing = draft.start_editing()
     for entry in draft.list_editable_results():
         if editing.tokens_above_goal <= 0:

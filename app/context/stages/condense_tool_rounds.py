@@ -53,7 +53,7 @@ def _condense_round(draft: Draft, editing: DraftEditor, entry: Round) -> bool:
     scene = draft.context
     logged = [scene.tail.find_message(seq) for seq in _list_round_seqs(entry)]
     first, *others = logged
-    chars = scene.policy.told_result_chars
+    chars = scene.policy.trimming.told_result_chars
     text = render_tool_round([each.message for each in logged], chars)
     tokens = scene.counter.count_message(ChatMessage.from_text("assistant", text))
     if tokens >= sum(editing.count_message_tokens(each) for each in logged):

@@ -98,7 +98,7 @@ def share_evenly(draft: Draft) -> Draft:
     editing = draft.start_editing()
     fixed_tokens = draft.tokens - sum(editing.count_message_tokens(entry) for entry in shown)
     room_chars = max(0, scene.limit_tokens - fixed_tokens) * CHARS_PER_TOKEN
-    chars = max(scene.policy.emergency_chars, room_chars // len(shown))
+    chars = max(scene.policy.trimming.emergency_chars, room_chars // len(shown))
     for entry in shown:
         if len(editing.read_message_text(entry)) > chars:
             editing.apply_operation_if_smaller(entry, "truncated", ("contents", chars))

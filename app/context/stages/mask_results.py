@@ -21,7 +21,7 @@ def mask_results(draft: Draft) -> Draft:
     `mask_pressure` is reached.
     """
     policy = draft.context.policy
-    if draft.pressure < policy.mask_pressure and draft.fits_limit:
+    if draft.pressure < policy.trimming.mask_pressure and draft.fits_limit:
         return draft
     consumed = list_consumed_results(draft)
     if not consumed:
@@ -69,12 +69,12 @@ def _compute_kept_chars(draft: Draft, consumed: list[LogMessage]) -> list[int]:
     """
     policy = draft.context.policy
     lengths = [len(entry.message.text) for entry in consumed]
-    saved = sum(max(0, length - policy.mask_chars) for length in lengths) // CHARS_PER_TOKEN
-    goal = int(draft.context.limit_tokens * policy.mask_pressure * policy.target_ratio)
+    saved = sum(max(0, length - policy.trimming.mask_chars) for length in lengths) // CHARS_PER_TOKEN
+    goal = int(draft.context.limit_tokens * policy.trimming.mask_pressure * policy.target_ratio)
     room_chars = max(0, goal - (draft.tokens - saved)) * CHARS_PER_TOKEN
-    by_age = compute_age_weights(len(consumed), policy.oldest_share)
+    by_age = compute_age_weights(len(consumed), policy.trimming.oldest_share)
     whole = sum(by_age)
-    return [policy.mask_chars + int(room_chars * weight / whole) for weight in by_age]
+    return [policy.trimming.mask_chars + int(room_chars * weight / whole) for weight in by_age]
 
 
 def _cut_results_equally(draft: Draft, results: Sequence[LogMessage], goal_tokens: int) -> Draft:
@@ -84,7 +84,7 @@ def _cut_results_equally(draft: Draft, results: Sequence[LogMessage], goal_token
     editing = draft.start_editing()
     room_tokens = sum(map(editing.count_message_tokens, results)) - (draft.tokens - goal_tokens)
     cap_tokens = compute_equal_cap([editing.count_message_tokens(entry) for entry in results], room_tokens)
-    chars = draft.context.policy.mask_chars
+    chars = draft.context.policy.trimming.mask_chars
     for entry in results:
         if editing.count_message_tokens(entry) <= cap_tokens:
             continue
@@ -102,30 +102,30 @@ def prune_by_position(draft: Draft) -> Draft:
     says so.
     """
     policy = draft.context.policy
-    if not policy.position_pruning or (draft.pressure < policy.mask_pressure and draft.fits_limit):
+    if not policy.position_pruning or (draft.pressure < policy.trimming.mask_pressure and draft.fits_limit):
         return draft
     safe_seq = _find_first_unpruned_seq(draft)
     first_seq, length = draft.boundary_seq, max(1, draft.context.tail.end_seq - draft.boundary_seq)
     editing = draft.start_editing()
     for entry in draft.list_editable_results():
-        if entry.seq < safe_seq and len(entry.message.text) >= policy.min_prunable_tool_chars:
+        if entry.seq < safe_seq and len(entry.message.text) >= policy.trimming.min_prunable_tool_chars:
             _prune_result(editing, entry, policy, age=1 - (entry.seq - first_seq) / length)
     return editing.finish_stage("pruned_by_position")
 
 
 def _prune_result(editing: DraftEditor, entry: LogMessage, policy: ContextPolicy, age: float) -> None:
-    if age >= policy.hard_clear_ratio:
+    if age >= policy.trimming.hard_clear_ratio:
         text = f"[tool result of {len(entry.message.text):,} characters left out]"
         editing.apply_operation_if_smaller(entry, "cleared", ("say", text))
-    elif age >= policy.soft_trim_ratio:
+    elif age >= policy.trimming.soft_trim_ratio:
         editing.apply_operation_if_smaller(
-            entry, "truncated", ("contents", 2 * policy.soft_trim_chars, EVEN_HEAD_SHARE)
+            entry, "truncated", ("contents", 2 * policy.trimming.soft_trim_chars, EVEN_HEAD_SHARE)
         )
 
 
 def _find_first_unpruned_seq(draft: Draft) -> int:
     """Returns where the turns begin that are not pruned."""
-    keep = draft.context.policy.keep_last_assistants
+    keep = draft.context.policy.trimming.keep_last_assistants
     openings = [entry.from_seq for entry in draft.context.tail.rounds if entry.opens_turn]
     if not keep:
         return draft.context.tail.end_seq

@@ -257,9 +257,13 @@ class ShorteningPlanner:
 
     def _list_pressure_levels(self) -> list[float]:
         names = self.policy.stage_names
-        lines = [self.policy.mask_pressure] if {"mask_results", "cap_messages", "prune_by_position"} & {*names} else []
+        lines = (
+            [self.policy.trimming.mask_pressure]
+            if {"mask_results", "cap_messages", "prune_by_position"} & {*names}
+            else []
+        )
         if "fade_results" in names:
-            lines += [threshold for threshold, _ in self.policy.fade_bands]
+            lines += [threshold for threshold, _ in self.policy.trimming.fade_bands]
         return lines
 
     def _must_sliding_window_move(self, view: ViewCandidate) -> bool:

@@ -17,7 +17,7 @@ from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, ModelRequired
-from app.pipeline.chat_request import Caller, ChatRequest
+from app.pipeline.chat_request import Caller, ChatRequest, CompactionRequest
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
@@ -131,9 +131,9 @@ def build_bare_request(
         model=model,
         policy=policy,
         max_output_tokens=max_output_tokens,
-        summarize=turn_request.summarize,
-        summary_instructions=turn_request.instructions,
-        through_seq=turn_request.through_seq,
+        compaction=CompactionRequest(
+            turn_request.summarize, turn_request.through_seq, instructions=turn_request.instructions
+        ),
     )
 
 

@@ -77,7 +77,7 @@ class ViewPages:
         conversation = await self.records.find_conversation(caller, conversation_id)
         turn = await self.stored_turns.build_turn(caller, conversation, turn_request)
         resolved_request, budget = turn.resolved_request, self.view_builder.compute_budget(turn)
-        view = await self.view_builder.plan_view(turn, budget, summarize=turn.request.summarize)
+        view = await self.view_builder.plan_view(turn, budget, summarize=turn.request.compaction.summarize)
         plan, budget, end = view.plan, view.budget, conversation.head_seq + 1
         compacts_above = compute_compaction_threshold(turn.policy, budget, has_summaries=bool(plan.summaries))
         spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]

@@ -63,13 +63,6 @@ def build_speaker_fields(message: Item) -> Part:
     return {name: body[name] for name in ("name", "audio") if body.get(name)}
 
 
-def begins_with_text(message: Item) -> bool:
-    """Returns whether a message surely has a text and no reasoning before it."""
-    body = decode_body(message)
-    content = body.get("content")
-    return isinstance(content, str) and bool(content) and not any(body.get(name) for name in REASONING_FIELDS)
-
-
 def build_reasoning_fields(message: Item) -> Part | None:
     """Returns the fields of a `reasoning` item; None if the message has no reasoning."""
     body = decode_body(message)

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan, SummarizeMode
-from app.dialects.answer_decoding import Answer
-from app.dialects.answer_events import AnswerValue, Failure
-from app.dialects.answer_format import AnswerFormat
+from app.dialects.answer_decoding import Answer, AnswerDecoder
+from app.dialects.answer_events import Failure
 from app.dialects.assembled_answer import AssembledAnswer
 from app.dialects.error_body import encode_error_body
 from app.dialects.provider_dialects import make_decoder
@@ -46,7 +45,6 @@ from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import SearchHit
-from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply
 
 log = logging.getLogger(__name__)
@@ -116,8 +114,7 @@ class SearchToolLoop:
         Raises:
             GatewayError: the upstream failed before that.
         """
-        assert isinstance(upstream_answer.reply, StreamReply)
-        reply = _JoinedReply(self._build_rounds(turn, upstream_answer), upstream_answer, turn.request.answer_format)
+        reply = _JoinedReply(self._build_rounds(turn, upstream_answer), upstream_answer)
         try:
             # Until here a failure can still become an HTTP error, because no byte has been sent.
             await reply.wait_for_first_events()
@@ -135,31 +132,14 @@ class SearchToolLoop:
         Raises:
             GatewayError: the upstream failed, or a reply is not an answer.
         """
-        rounds, joiner = self._build_rounds(turn, upstream_answer), None
-        values: list[AnswerValue] = []
-        while True:
-            reply, deployment = upstream_answer.reply, upstream_answer.deployment
-            assert isinstance(reply, BufferedReply)
-            answer = parse_whole_answer(reply.body, deployment, reply.protocol)
-            if joiner is None:
-                is_same = turn.request.answer_format.protocol == reply.protocol
-                joiner = RoundJoiner(
-                    answer, is_same_protocol=is_same, may_pass=False, is_last_round=rounds.is_last_round
-                )
-            else:
-                joiner.begin_round(answer, is_last_round=rounds.is_last_round)
-            values += joiner.join_values(answer.decode_whole(reply.body))
-            if not joiner.has_hidden:
-                return parse_whole_answer(reply.body, deployment, reply.protocol), reply
-            if not joiner.search_calls:
-                break
-            next_answer = await rounds.run_next_round(joiner)
-            if next_answer is None:
-                # The window is full. The text so far is an answer that was cut off.
-                values += joiner.cut_off()
-                break
-            upstream_answer = next_answer
-        return AssembledAnswer(values), reply
+        rounds = self._build_rounds(turn, upstream_answer)
+        values = [value async for joined in rounds.join() for value in joined.values]
+        reply = rounds.reply
+        assert isinstance(reply, BufferedReply)
+        assert rounds.joiner is not None
+        if rounds.joiner.has_hidden:
+            return AssembledAnswer(values), reply
+        return parse_whole_answer(reply.body, upstream_answer.deployment, reply.protocol), reply
 
     def _may_offer_tool(self, turn: Turn) -> bool:
         if not turn.resolved_request.is_stored or turn.model_key in self._models_without_tools:
@@ -185,14 +165,17 @@ class SearchToolLoop:
             self._message_finder,
             self._message_counter,
             turn,
-            upstream_answer.sent_view,
-            upstream_answer.deployment,
+            upstream_answer,
         )
 
 
 class _SearchRounds:
-    """Runs the rounds of one answer. Keeps the messages that the rounds add to the prompt, and the room that is
-    left."""
+    """Runs the rounds of one answer. Keeps the messages that the rounds add to the prompt, and the room that is left.
+
+    Attributes:
+        reply: the reply of the current round.
+        joiner: joins the rounds; None until the first one is read.
+    """
 
     def __init__(
         self,
@@ -200,33 +183,102 @@ class _SearchRounds:
         message_finder: MessageSearch,
         message_counter: MessageCounter,
         turn: Turn,
-        sent_view: View,
-        deployment: ModelDeployment,
+        upstream_answer: UpstreamAnswer,
     ) -> None:
         assert turn.search_tool_session is not None
+        self.reply: StreamReply | BufferedReply = upstream_answer.reply
+        self.joiner: RoundJoiner | None = None
         self._upstream_caller = upstream_caller
         self._message_finder = message_finder
         self._message_counter = message_counter
         self._turn = turn
         self._search_tool_session = turn.search_tool_session
-        self._sent_view = sent_view
-        self._deployment = deployment
+        self._sent_view = sent_view = upstream_answer.sent_view
+        self._deployment = upstream_answer.deployment
         self._encoding = turn.resolved_request.conversation.token_counter_name
         self._added_messages: list[bytes] = []
         self._prompt_tokens = sent_view.plan.prompt_tokens
         self._is_out_of_room = False
         """Whether a search had no room for its result."""
 
+    async def join(self) -> AsyncGenerator[JoinedEvents, None]:
+        """Yields what all rounds say to the client. What came together stays together.
+
+        Raises:
+            GatewayError: the upstream failed. If a stream has begun for the client, only what breaks off is raised: a
+                refusal is the stream's last word.
+        """
+        has_begun = False
+        while True:
+            joiner, decoder = self._begin_round()
+            async for joined in self._join_round(joiner, decoder):
+                if joined or joined.values:
+                    has_begun = True
+                    yield joined
+            if not joiner.search_calls:
+                yield JoinedEvents(values=joiner.join_rest())
+                return
+            await self.reply.aclose()
+            try:
+                next_reply = await self._request_next_round(joiner)
+            except GatewayError as error:
+                # The relay makes the end of a stream of a break. A refusal cannot become an HTTP error any more, once
+                # the client has read a part of the answer.
+                if isinstance(error, UpstreamUnavailable) or not (has_begun and self._turn.request.stream):
+                    raise
+                yield JoinedEvents(values=[Failure(encode_error_body(error))])
+                return
+            if next_reply is None:
+                # The window is full. The text so far is an answer that was cut off.
+                yield JoinedEvents(values=joiner.cut_off())
+                return
+            self.reply = next_reply
+
     @property
-    def is_last_round(self) -> bool:
+    def _is_last_round(self) -> bool:
         """Whether the model must answer without another search."""
         return self._is_out_of_room or self._search_tool_session.rounds >= MAX_SEARCH_ROUNDS
 
-    async def run_next_round(self, joiner: RoundJoiner) -> UpstreamAnswer | None:
+    def _begin_round(self) -> tuple[RoundJoiner, AnswerDecoder]:
+        is_last_round = self._is_last_round
+        reply, stream = self.reply, isinstance(self.reply, StreamReply)
+        decoder = (
+            parse_whole_answer(reply.body, self._deployment, reply.protocol)
+            if isinstance(reply, BufferedReply)
+            else make_decoder(reply.protocol, self._deployment.key)
+        )
+        if self.joiner is None:
+            is_same = self._turn.request.answer_format.protocol == reply.protocol
+            self.joiner = RoundJoiner(decoder, is_same_protocol=is_same, may_pass=stream, is_last_round=is_last_round)
+        else:
+            self.joiner.begin_round(decoder, is_last_round=is_last_round)
+        return self.joiner, decoder
+
+    async def _join_round(self, joiner: RoundJoiner, decoder: AnswerDecoder) -> AsyncGenerator[JoinedEvents, None]:
+        """Yields what the current round says. A streamed round that another round follows ends with its last event, or
+        when its connection breaks: its calls are complete."""
+        reply = self.reply
+        if isinstance(reply, BufferedReply):
+            yield JoinedEvents(values=joiner.join_values(decoder.decode_whole(reply.body)))
+            return
+        try:
+            yield joiner.join_events(reply.first_events)
+            if not joiner.has_round_ended:
+                async for events in reply.iter_events():
+                    yield joiner.join_events(events)
+                    if joiner.has_round_ended:
+                        break
+            if joiner.has_round_ended:
+                await reply.drain()
+        except UpstreamUnavailable:
+            if not joiner.search_calls:
+                raise
+
+    async def _request_next_round(self, joiner: RoundJoiner) -> StreamReply | BufferedReply | None:
         """Runs the searches with which the current round ended, and calls the upstream for the next round.
 
         Returns:
-            The upstream's answer; None if the window has no room even for results that say so.
+            The upstream's reply; None if the window has no room even for results that say so.
 
         Raises:
             GatewayError: the upstream failed.
@@ -256,12 +308,13 @@ class _SearchRounds:
             self._search_tool_session.first_usage = usages[0] if usages else None
         self._search_tool_session.rounds += 1
         request = build_next_round_request(
-            self._turn.request, self._search_tool_session.request_without_tool, is_last_round=self.is_last_round
+            self._turn.request, self._search_tool_session.request_without_tool, is_last_round=self._is_last_round
         )
         turn, added_tokens = replace(self._turn, request=request), tokens - self._sent_view.plan.prompt_tokens
-        return await self._upstream_caller.call_next_round(
+        upstream_answer = await self._upstream_caller.call_next_round(
             self._deployment, turn, self._sent_view, self._added_messages, added_tokens
         )
+        return upstream_answer.reply
 
     async def _run_search_call(self, call: Mapping[str, Any], room_tokens: int) -> str:
         """Runs one search and returns the text of its tool result."""
@@ -313,16 +366,12 @@ class _JoinedReply(StreamReply):
         upstream_answer: the first round.
     """
 
-    def __init__(self, rounds: _SearchRounds, upstream_answer: UpstreamAnswer, answer_format: AnswerFormat) -> None:
-        assert isinstance(upstream_answer.reply, StreamReply)
-        self._current_reply = reply = upstream_answer.reply
-        """The reply of the current round."""
+    def __init__(self, rounds: _SearchRounds, upstream_answer: UpstreamAnswer) -> None:
+        reply = upstream_answer.reply
+        assert isinstance(reply, StreamReply)
         self.first_events: JoinedEvents = JoinedEvents()
         self.protocol, self.status, self.headers = reply.protocol, reply.status, reply.headers
-        self._rounds = rounds
-        self._source = upstream_answer.deployment.key
-        self._is_same_protocol = answer_format.protocol == reply.protocol
-        self._events = self._join_rounds()
+        self._rounds, self._events = rounds, rounds.join()
 
     async def wait_for_first_events(self) -> None:
         """Waits until something for the client has come."""
@@ -332,58 +381,11 @@ class _JoinedReply(StreamReply):
         return self._events
 
     async def drain(self) -> None:
-        await self._current_reply.drain()
+        assert isinstance(self._rounds.reply, StreamReply)
+        await self._rounds.reply.drain()
 
     async def aclose(self) -> None:
-        await self._current_reply.aclose()
-
-    async def _join_rounds(self) -> AsyncGenerator[JoinedEvents, None]:
-        """Yields what has come for the client; what came together stays together."""
-        joiner = RoundJoiner(make_decoder(self.protocol, self._source), is_same_protocol=self._is_same_protocol)
-        has_begun = False
-        while True:
-            async for joined in self._join_round(joiner):
-                if joined or joined.values:
-                    has_begun = True
-                    yield joined
-            if not joiner.search_calls:
-                yield JoinedEvents(values=joiner.join_rest())
-                return
-            await self._current_reply.aclose()
-            try:
-                upstream_answer = await self._rounds.run_next_round(joiner)
-            except UpstreamUnavailable:  # the relay makes the end of the stream of it
-                raise
-            except GatewayError as error:
-                if not has_begun:
-                    raise
-                # The client has read a part of the answer, so the refusal cannot become an HTTP error.
-                yield JoinedEvents(values=[Failure(encode_error_body(error))])
-                return
-            if upstream_answer is None:
-                yield JoinedEvents(values=joiner.cut_off())
-                return
-            assert isinstance(upstream_answer.reply, StreamReply)
-            self._current_reply = upstream_answer.reply
-            decoder = make_decoder(self._current_reply.protocol, self._source)
-            joiner.begin_round(decoder, is_last_round=self._rounds.is_last_round)
-
-    async def _join_round(self, joiner: RoundJoiner) -> AsyncGenerator[JoinedEvents, None]:
-        """Yields what the current round says. A round that another round follows ends with its last event, or when its
-        connection breaks: its calls are complete."""
-        reply = self._current_reply
-        try:
-            yield joiner.join_events(reply.first_events)
-            if not joiner.has_round_ended:
-                async for events in reply.iter_events():
-                    yield joiner.join_events(events)
-                    if joiner.has_round_ended:
-                        break
-            if joiner.has_round_ended:
-                await reply.drain()
-        except UpstreamUnavailable:
-            if not joiner.search_calls:
-                raise
+        await self._rounds.reply.aclose()
 
 
 def may_have_refused_tool(turn: Turn, refused: UpstreamRefused) -> bool:

@@ -24,6 +24,7 @@ from app.pipeline.call.upstream_reply import (
     build_bad_answer_error,
     is_expected_reply,
     read_first_event_or_body,
+    select_forwarded_headers,
 )
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.call.window_learning import ModelFactWriter, WindowLearner, replace_window
@@ -31,7 +32,6 @@ from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
 from app.pipeline.resolve.model_context import read_context_edits, speaks_protocol
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGINS
-from app.pipeline.respond.context_status import select_forwarded_headers
 from app.pipeline.turn import Turn, View, build_cache_key
 from app.pipeline.view.last_view_and_calibration import read_calibration
 from app.pipeline.view.view_builder import ViewBuilder

@@ -14,6 +14,8 @@ from app.upstream.http.http_client_contract import drain_stream
 from app.upstream.provider_contract import ModelDeployment, UpstreamReply
 from app.upstream.routing.router import STATUS_OK, BufferedReply
 
+FORWARDED_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
+FORWARDED_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-", "anthropic-")
 STREAM_CONTENT_TYPE: Final = "text/event-stream"
 
 
@@ -181,3 +183,12 @@ def _add_whole_body(answer: AnswerDecoder, body: bytes, deployment: ModelDeploym
             hint=f"Check providers.{name}.base_url and providers.{name}.protocol.",
         ) from error
     return answer
+
+
+def select_forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Selects the headers of an upstream's response that the client may see."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name in FORWARDED_HEADERS or name.startswith(FORWARDED_HEADER_PREFIXES)
+    }

@@ -19,7 +19,6 @@ from app.conversation.item import Item
 from app.dialects.answer_format import NewCompaction
 from app.dialects.item_decoding import decode_item
 from app.dialects.usage import NO_USAGE
-from app.pipeline.compact.compaction_status import build_compaction_status
 from app.pipeline.resolve.resolved_request import END_USER, ResolvedRequest
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.view_builder import ViewBuilder
@@ -91,7 +90,7 @@ class CapsuleBuilder:
         return NewCompaction(
             self.sealer.seal(capsule),
             capsule.readable_text,
-            build_compaction_status(view).get("usage") or NO_USAGE,
+            view.compaction_status.get("usage") or NO_USAGE,
             [message.raw for message in (*resolved_request.instructions, *own)],
         )
 

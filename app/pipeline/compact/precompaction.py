@@ -80,7 +80,7 @@ class Precompactor:
             not turn.policy.may_summarize
             or not resolved_request.is_stored
             or resolved_request.is_degraded
-            or turn.request.summarize == "never"
+            or turn.request.compaction.summarize == "never"
         ):
             return
         if _has_client_sliding_window(view, is_named=resolved_request.is_named):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +26,6 @@ from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.request_record import timed_step
 from app.observability.tracing import current_span, trace_span
 from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.turn import Turn, View, build_cache_key
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import WriteConflict
@@ -48,7 +47,8 @@ class TurnCompactor:
 
     view_builder: ViewBuilder
     compactor: Compactor
-    resolver: ConversationResolver
+    resolve_without_store: Callable[[Turn], Awaitable[Turn]]
+    """Resolves a turn from the client's messages alone, after the store went away."""
     tasks: BackgroundTasks
     wait_seconds: float
 
@@ -124,12 +124,12 @@ class TurnCompactor:
         """Plans the view again with new summaries; from the client's messages alone if the store is away."""
         try:
             return turn, await self.view_builder.build_view(
-                turn, view.budget, summarize=turn.request.summarize, new_summaries=new_summaries
+                turn, view.budget, summarize=turn.request.compaction.summarize, new_summaries=new_summaries
             )
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
                 raise
-        turn = await resolve_turn_without_store(self.resolver, turn)
+        turn = await self.resolve_without_store(turn)
         return turn, await self.view_builder.build_view(
             turn, view.budget, summarize="never", new_summaries=new_summaries
         )
@@ -235,7 +235,7 @@ class TurnCompactor:
             client_key=turn.client_key,
             api_key_id=request.caller.api_key_id,
             budget=request.caller.budget,
-            focus=request.summary_instructions,
+            focus=request.compaction.instructions,
             wait_seconds=self.wait_seconds,
         )
 
@@ -287,7 +287,7 @@ def _choose_style_of_rewritten_summary(policy: ContextPolicy) -> SummaryStyle:
 
 def may_compact(turn: Turn) -> bool:
     """Whether the turn may be compacted: only stored turns can, because summaries need the store."""
-    return turn.resolved_request.is_stored and turn.request.summarize != "never"
+    return turn.resolved_request.is_stored and turn.request.compaction.summarize != "never"
 
 
 def must_compact(turn: Turn, view: View) -> bool:
@@ -301,9 +301,9 @@ def must_compact(turn: Turn, view: View) -> bool:
     plan, request = view.plan, turn.request
     if not plan.to_summarize or not may_compact(turn):
         return False
-    if request.summarize != "auto":
+    if request.compaction.summarize != "auto":
         return True
-    is_blocking = turn.policy.blocking or request.compact_threshold is not None
+    is_blocking = turn.policy.blocking or request.compaction.threshold_tokens is not None
     if has_folds_to_precompact(view) and (turn.resolved_request.is_log_unstored or not is_blocking):
         return False
     return is_blocking or plan.is_cut_to_fit
@@ -316,14 +316,6 @@ def has_folds_to_precompact(view: View) -> bool:
     if view.budget.precompaction_threshold == UNREACHABLE_TOKENS or not plan.fits or not plan.to_summarize:
         return False
     return all(one.folds for one in plan.to_summarize)
-
-
-async def resolve_turn_without_store(resolver: ConversationResolver, turn: Turn) -> Turn:
-    """Resolves the turn again from the client's messages alone, after the store went away."""
-    resolved_request = await resolver.resolve_without_store(
-        turn.request, turn.resolved_request.conversation.token_counter_name
-    )
-    return replace(turn, resolved_request=replace(resolved_request, capsule=turn.resolved_request.capsule))
 
 
 def _build_compaction_status(results: list[CompactionResult]) -> dict[str, Any]:

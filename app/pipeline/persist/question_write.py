@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 
 from msgspec.structs import replace
 
 from app.errors import GatewayError, StoreUnavailable, drop_tracebacks
 from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.call.upstream_call import UpstreamAnswer
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
 from app.pipeline.turn import Turn
@@ -35,10 +35,12 @@ class QuestionWrite:
         self._pending_write = self._turn_writer.start_question_write(self._turn.resolved_request)
         return self
 
-    async def finish(self, turn: Turn, upstream_answer: UpstreamAnswer) -> Turn:
+    async def finish(self, turn: Turn, close_reply: Callable[[], Awaitable[None]]) -> Turn:
         """Waits until the new messages are stored.
 
-        If that fails, the upstream's reply is closed: nobody will read it.
+        Args:
+            turn: the turn that the upstream has answered.
+            close_reply: closes the upstream's reply. Called if this fails: nobody will read the reply.
 
         Returns:
             The turn with its conversation after the new messages. If the store is unavailable and the request does not
@@ -54,7 +56,7 @@ class QuestionWrite:
             if not isinstance(error, StoreUnavailable) or turn.resolved_request.needs_store:
                 # A write that failed has stored nothing that could be erased; a cancelled one goes on.
                 self._may_have_stored = isinstance(error, asyncio.CancelledError)
-                await upstream_answer.reply.aclose()
+                await close_reply()
                 raise
             drop_tracebacks(error)
             resolved_request = mark_unstored(turn.resolved_request)

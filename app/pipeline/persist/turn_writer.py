@@ -33,7 +33,6 @@ from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.persist.conversation_builders import advance_head, build_log_entries
 from app.pipeline.persist.issued_answers import build_issued_answer, move_issued_answer
 from app.pipeline.persist.kept_instructions import drop_instructions, keep_instructions
-from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.resolve.client_history import PrefixMemory, RememberedPrefix
 from app.pipeline.resolve.history_resolution import build_hint_anchors
 from app.pipeline.resolve.resolved_request import (
@@ -54,6 +53,7 @@ from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import LeaseKeeper
+from app.store.unwritten_fingerprints import UnwrittenFingerprints
 
 MAX_PIN_TRIES: Final = 5
 """How often to try to store pins while other requests change the same marks. After that the pins are dropped: they are
@@ -86,8 +86,8 @@ class AnswerToStore(msgspec.Struct, frozen=True):
 class TurnWriter:
     """Appends turns to conversations. The caller must not hold a database transaction or connection.
 
-    Each write has two steps. `start_…_write` starts the write, so that other work can be done meanwhile;
-    `finish_…_write` waits for the result. The second step can be repeated if its caller was cancelled.
+    The write of a question has two steps: the model works meanwhile. The second step can be repeated if its caller was
+    cancelled.
     """
 
     store: ConversationAndSummaryStore
@@ -157,19 +157,36 @@ class TurnWriter:
         )
         question = PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
         stored = await self.finish_question_write(question)
-        if stored.assigns_external_id and stored.external_id is not None:
-            await self.store.assign_external_id(
-                tenant=stored.conversation.tenant, external_id=stored.external_id, conversation=stored.conversation
-            )
+        await self._assign_external_id(stored, stored.conversation)
         return stored
 
-    async def start_answer_write(self, resolved_request: ResolvedRequest, answer: AnswerToStore) -> PendingWrite:
-        """Starts the write of an answer. Of an answer that is not stored, the fingerprints are written."""
-        message = answer.message
+    async def write_answer(self, resolved_request: ResolvedRequest, answer: AnswerToStore) -> Conversation:
+        """Stores an answer; returns the conversation that holds it. Of an answer that is not stored, the fingerprints
+        are written. The caller shields it: a write that is cut off leaves its lease and anchors undone.
+
+        Raises:
+            ConversationBusy: an append lost its lease to another request.
+            StoreUnavailable: the answer was not stored.
+        """
         if not resolved_request.is_stored:
-            return await self._start_counting_unstored_answer(resolved_request, answer)
-        (entry,) = await build_log_entries(resolved_request.conversation, [message], self.message_counter)
-        conversation = resolved_request.conversation
+            return await self._count_unstored_answer(resolved_request, answer)
+        write = await self._build_answer_append(resolved_request, answer)
+        pending_write = PendingWrite(resolved_request, ANSWER_SPAN, write, self._start_append(write, ANSWER_SPAN))
+        try:
+            conversation = await self._wait_or_store_branch(pending_write, write)
+        except GatewayError:
+            # The client has seen the answer, or gets it all the same.
+            if write.issued is not None and (answer.is_streamed or not resolved_request.needs_store):
+                self.unwritten_fingerprints.add(replace(write.issued, conversation_id=None))
+            raise
+        if resolved_request.lease is not None:
+            self.leases.forget_released_lease(resolved_request.lease)
+        await self._assign_external_id(resolved_request, conversation)
+        return conversation
+
+    async def _build_answer_append(self, resolved_request: ResolvedRequest, answer: AnswerToStore) -> LogAppend:
+        message, conversation = answer.message, resolved_request.conversation
+        (entry,) = await build_log_entries(conversation, [message], self.message_counter)
         entry = replace(entry, incomplete=answer.incomplete, meta=answer.meta)
         entry, kept = keep_instructions(entry, resolved_request.instructions, conversation.state)
         state = {**conversation.state, **answer.state, **kept, OPEN_TOOL_CALLS: may_precede_tool_result(message)}
@@ -177,11 +194,11 @@ class TurnWriter:
         state.pop(BROKEN_OFF, None)
         if answer.incomplete:
             state[BROKEN_OFF] = True
+        if has_tool_messages([entry]):
+            state[TOOL_TRAFFIC] = True
         if (record := current_request_record()) is not None:
             record.answer, record.answer_id = (entry.seq, entry.link.hex()), (answer.meta or {}).get("id")
         chunk_count = max(conversation.chunk_count, answer.chunk_count)
-        if has_tool_messages([entry]):
-            state[TOOL_TRAFFIC] = True
         write = LogAppend(
             conversation=replace(advance_head(conversation, [entry]), state=state, chunk_count=chunk_count),
             after_seq=conversation.head_seq,
@@ -193,68 +210,36 @@ class TurnWriter:
             anchors=build_hint_anchors(resolved_request.conversation_hints, conversation),
         )
         shared_answer = resolved_request.shared_answer
-        if shared_answer is not None and shared_answer.link == entry.link and not answer.incomplete:
-            # The lineage ends with the other conversation, whose next message is this answer.
-            source_id = conversation.lineage[-1][0]
-            lineage = (*conversation.lineage[:-1], (source_id, entry.seq))
-            marks = {**conversation.marks, SHARED_THROUGH: entry.seq}
-            shared = replace(write.conversation, lineage=lineage, marks=marks)
-            write = replace(write, conversation=shared, messages=[])
-        work = self._start_append(write, ANSWER_SPAN)
-        reaches_client = answer.is_streamed or not resolved_request.needs_store
-        return PendingWrite(resolved_request, ANSWER_SPAN, write, work, issued=write.issued if reaches_client else None)
+        if shared_answer is None or shared_answer.link != entry.link or answer.incomplete:
+            return write
+        # The lineage ends with the other conversation, whose next message is this answer.
+        source_id = conversation.lineage[-1][0]
+        lineage = (*conversation.lineage[:-1], (source_id, entry.seq))
+        marks = {**conversation.marks, SHARED_THROUGH: entry.seq}
+        return replace(write, conversation=replace(write.conversation, lineage=lineage, marks=marks), messages=[])
 
-    async def _start_counting_unstored_answer(
-        self, resolved_request: ResolvedRequest, answer: AnswerToStore
-    ) -> PendingWrite:
-        """Starts the write of the fingerprints of an answer that is not stored."""
+    async def _count_unstored_answer(self, resolved_request: ResolvedRequest, answer: AnswerToStore) -> Conversation:
+        """Writes the fingerprints of an answer that is not stored, or keeps them for later."""
         conversation, new_messages = resolved_request.conversation, resolved_request.new_messages
+        before_answer = resolved_request
         if new_messages:
-            resolved_request = replace(resolved_request, prefill=find_prefill(conversation, new_messages))
+            before_answer = replace(resolved_request, prefill=find_prefill(conversation, new_messages))
             conversation = advance_head(conversation, new_messages)
         (entry,) = await build_log_entries(conversation, [answer.message], self.message_counter)
-        issued = build_issued_answer(resolved_request, conversation, replace(entry, meta=answer.meta), is_kept=False)
-        work = self.tasks.ensure_future(self.store.issue_answer(issued))
-        return PendingWrite(resolved_request, ANSWER_SPAN, None, work, issued=issued)
-
-    async def finish_answer_write(self, answer: PendingWrite) -> Conversation:
-        """Waits until the answer is stored; returns the conversation that holds it.
-
-        Raises:
-            ConversationBusy: an append lost its lease to another request.
-            StoreUnavailable: the answer was not stored.
-        """
-        resolved_request = answer.resolved_request
-        if answer.append is None:
-            await self._finish_counting(answer)
-            return resolved_request.conversation
+        issued = build_issued_answer(before_answer, conversation, replace(entry, meta=answer.meta), is_kept=False)
         try:
-            stored_conversation = await self._wait_or_store_branch(answer, answer.append)
-        except GatewayError:
-            # The client has seen the answer, or gets it all the same.
-            if answer.issued is not None:
-                self.unwritten_fingerprints.add(replace(answer.issued, conversation_id=None))
-            raise
-        if resolved_request.lease is not None:
-            self.leases.forget_released_lease(resolved_request.lease)
-        if resolved_request.assigns_external_id and resolved_request.external_id is not None:
-            await self.store.assign_external_id(
-                tenant=stored_conversation.tenant,
-                external_id=resolved_request.external_id,
-                conversation=stored_conversation,
-            )
-        return stored_conversation
-
-    async def _finish_counting(self, answer: PendingWrite) -> None:
-        """Waits until the fingerprints of an answer that is not stored are written, or keeps them for later."""
-        if answer.write_future is None or answer.issued is None:
-            return
-        await wait_until_done(answer.write_future)
-        try:
-            answer.write_future.result()
+            await self.store.issue_answer(issued)
         except StoreUnavailable as error:
             drop_tracebacks(error)
-            self.unwritten_fingerprints.add(answer.issued)
+            self.unwritten_fingerprints.add(issued)
+        return resolved_request.conversation
+
+    async def _assign_external_id(self, resolved_request: ResolvedRequest, conversation: Conversation) -> None:
+        """Lets the client's own id point to a conversation that is stored now."""
+        if resolved_request.assigns_external_id and resolved_request.external_id is not None:
+            await self.store.assign_external_id(
+                tenant=conversation.tenant, external_id=resolved_request.external_id, conversation=conversation
+            )
 
     def _remember_client_history(self, resolved_request: ResolvedRequest, conversation: Conversation) -> None:
         """Remembers a stored client history, so that the next request's history is recognised by its bytes."""

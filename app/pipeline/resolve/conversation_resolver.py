@@ -24,7 +24,6 @@ from app.observability.tracing import trace_span
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.resolve.capsule_resolution import CapsuleHistory, CapsuleResolver, check_capsule_conversation
 from app.pipeline.resolve.client_history import (
     ClientHistory,
@@ -57,8 +56,10 @@ from app.pipeline.resolve.resolved_request import (
 from app.pipeline.resolve.retry_detection import RetryDetector
 from app.pipeline.resolve.tool_outputs import check_outputs_against_log, put_early_outputs_first
 from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn import Turn
 from app.store.contract.conversations import ConversationStore
 from app.store.leases import LeaseKeeper
+from app.store.unwritten_fingerprints import UnwrittenFingerprints
 
 
 class ConversationResolver:
@@ -181,6 +182,13 @@ class ConversationResolver:
         """Resolves a request from its own history, while the store is unavailable."""
         client_history = build_client_history(request)
         return replace(await self._resolve_unstored(request, client_history, encoding), is_degraded=True)
+
+    async def resolve_turn_without_store(self, turn: Turn) -> Turn:
+        """Resolves a turn again from the client's messages alone, after the store went away."""
+        resolved_request = await self.resolve_without_store(
+            turn.request, turn.resolved_request.conversation.token_counter_name
+        )
+        return replace(turn, resolved_request=replace(resolved_request, capsule=turn.resolved_request.capsule))
 
     async def _resolve_with_store(
         self,

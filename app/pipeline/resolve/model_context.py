@@ -13,13 +13,14 @@ from app.compaction.summarizer.summarizer_request_body import compute_max_input_
 from app.compaction.summarizer.summary_request import SAME_MODEL
 from app.context.calibration import AttachmentCost
 from app.context.count.token_counter import choose_token_counter_name
+from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import ContextPolicy
 from app.conversation.context_edits import ContextEdits
 from app.dialects.body.counted_content import ATTACHMENT_MARKERS
 from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.provider_dialects import find_provider_dialect
 from app.errors import PolicyNotFound
-from app.pipeline.chat_request import ChatRequest
+from app.pipeline.chat_request import ChatRequest, CompactionRequest
 from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
@@ -87,7 +88,7 @@ class ModelContexts:
         """
         model_key, conversation = model_context.model_key, resolved_request.conversation
         deployment = model_context.target.deployments[0]
-        if request.capsule_format is not None and edits_context(deployment, request):
+        if request.compaction.capsule_format is not None and edits_context(deployment, request):
             request = leave_compaction(request)
         calibration = read_calibration(
             conversation.state, model_key, self.calibration_slopes.find_start_slope(model_key, conversation.tenant)
@@ -163,11 +164,6 @@ def edits_context(deployment: ModelDeployment, request: ChatRequest) -> bool:
 
 def leave_compaction(request: ChatRequest) -> ChatRequest:
     """Returns a request without the compaction that it asks for, which is its provider's to make."""
-    return replace(
-        request,
-        capsule_format=None,
-        compacts_only=False,
-        pauses_after_compaction=False,
-        compact_threshold=None,
-        summarize="auto" if request.compacts_only else request.summarize,
-    )
+    asked = request.compaction
+    summarize: SummarizeMode = "auto" if asked.is_alone else asked.summarize
+    return replace(request, compaction=CompactionRequest(summarize, asked.through_seq, instructions=asked.instructions))

@@ -20,7 +20,6 @@ from app.conversation.conversation_types import (
     SHARED_THROUGH,
     ClientVersion,
     Conversation,
-    IssuedAnswer,
     LogMessage,
 )
 from app.conversation.fingerprints import FingerprintScope
@@ -177,7 +176,6 @@ class PendingWrite(msgspec.Struct):
         append: what to store; None if there is nothing to store.
         write_future: ends when the write has ended, even if nobody waits. None if there is nothing to store.
         is_on_branch: the messages went to a new branch, because another request wrote to the conversation first.
-        issued: what is counted of an answer that reaches its client, even if it is not stored.
     """
 
     resolved_request: ResolvedRequest
@@ -185,7 +183,6 @@ class PendingWrite(msgspec.Struct):
     append: LogAppend | None = None
     write_future: asyncio.Future[None] | None = None
     is_on_branch: bool = False
-    issued: IssuedAnswer | None = None
 
 
 def has_tool_messages(entries: Sequence[LogMessage]) -> bool:

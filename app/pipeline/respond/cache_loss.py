@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -18,34 +17,18 @@ from app.dialects.usage import TokenUsage
 from app.observability.metrics import Metrics
 from app.observability.request_record import current_request_record
 from app.pipeline.turn import Turn, View
+from app.pipeline.view.last_view_and_calibration import (
+    PROMPT_CACHE,
+    CachedPrompt,
+    is_cache_cold,
+    read_cached_prompt,
+)
 from app.upstream.provider_contract import CacheRule, ModelDeployment
 
-PROMPT_CACHE: Final = "prompt_cache"
-"""`Conversation.state`: the last prompt, as the provider's cache has it (`CachedPrompt`)."""
 LOST_SHARE, LOST_TOKENS = 0.05, 2_000
 """Smaller losses are not told: caches work in steps, and the newest messages are never cached."""
-LIFETIME_SECONDS: Final[Mapping[CacheRule, int]] = {"anthropic": 300, "breakpoints": 1800, "prefix": 600, "none": 600}
-"""After so long without a call a cache may have forgotten a prompt. The shortest that providers promise: OpenAI's and
-Anthropic's guides "Prompt caching"."""
 
 log = logging.getLogger(__name__)
-
-
-class CachedPrompt(msgspec.Struct, frozen=True):
-    """A prompt that was sent."""
-
-    conversation_id: str
-    model_key: str
-    instructions: str
-    """The digest of schemas and instructions (`context.calibration.digest_instructions`)."""
-    view: int
-    """A checksum of what the view shows in place of the log."""
-    quotation_count: int
-    prompt_tokens: int
-    cached_tokens: int
-    """Both as the provider counts."""
-    sent_at: float
-    """Unix seconds."""
 
 
 class CacheLoss(msgspec.Struct, frozen=True):
@@ -56,17 +39,6 @@ class CacheLoss(msgspec.Struct, frozen=True):
     tokens: int
     seq: int | None = None
     """The first message that the client's history has otherwise."""
-
-
-def read_cached_prompt(state: Mapping[str, Any]) -> CachedPrompt | None:
-    """Returns the last prompt of a conversation; None if the provider reported nothing of a cache."""
-    stored = state.get(PROMPT_CACHE)
-    return None if stored is None else msgspec.convert(stored, CachedPrompt)
-
-
-def is_cache_cold(before: CachedPrompt, rule: CacheRule, now: float) -> bool:
-    """Says whether a cache has forgotten the last prompt by now."""
-    return now - before.sent_at > LIFETIME_SECONDS[rule]
 
 
 def learn_cached_prompt(

@@ -1,4 +1,4 @@
-"""Renders the gateway's fields of an answer: `context_status`, `conversation_id`, `context`, and the headers. Pure."""
+"""Builds the gateway's fields of an answer: `context_status`, `conversation_id`, `context`, and the headers. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from app.context.plan.budget import Budget
+from app.context.calibration import HIGHEST_SLOPE
+from app.context.plan.budget import Budget, compute_compaction_threshold
 from app.context.plan.outline import Plan
+from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Summary
 from app.dialects.usage import TokenUsage, read_usage
 from app.pipeline.chat_request import ContextDetail
 from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.turn import Turn, View
+from app.pipeline.view.last_view_and_calibration import list_unbilled_summaries
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import SUMMARY_COST, compute_call_cost_usd
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
-FORWARDED_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
-FORWARDED_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-", "anthropic-")
 BRIEF_FIELDS: Final = (
     *("window", "prompt_tokens", "limit", "summaries", "verbatim_messages", "trimmed_messages", "dropped_messages"),
     *("cost", "warnings"),
@@ -160,7 +162,7 @@ class ContextReport(msgspec.Struct, frozen=True):
         """
         headers = {
             "x-context-status": "summarizing" if is_summarizing else self.status,
-            "x-context-tokens": render_tokens_header(self.prompt_tokens, self.budget),
+            "x-context-tokens": self.budget.render_tokens(self.prompt_tokens),
             "x-request-id": request_id,
         }
         if self.conversation_id is not None:
@@ -214,11 +216,6 @@ def _count_verbatim_before_boundary(plan: Plan) -> int:
     return pinned + (plan.boundary.anchor_seq is not None and plan.repeated_message_seq is not None)
 
 
-def render_tokens_header(prompt_tokens: int, budget: Budget) -> str:
-    """Renders `X-Context-Tokens`: prompt tokens, a slash, the limit."""
-    return f"{prompt_tokens}/{budget.limit}"
-
-
 def choose_context_status(resolved_request: ResolvedRequest, plan: Plan, *, is_stateless: bool) -> ContextStatus:
     """Chooses the one word for the context that the model got.
 
@@ -231,10 +228,64 @@ def choose_context_status(resolved_request: ResolvedRequest, plan: Plan, *, is_s
     return plan.status
 
 
-def select_forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Selects the headers of an upstream's response that the client may see."""
-    return {
-        name: value
-        for name, value in headers.items()
-        if name in FORWARDED_HEADERS or name.startswith(FORWARDED_HEADER_PREFIXES)
-    }
+def build_context_report(turn: Turn, view: View) -> ContextReport:
+    """Builds the facts about the context of an answer to this turn."""
+    resolved_request, plan, outline, budget = turn.resolved_request, view.plan, view.outline, view.budget
+    pins, output_limit = outline.pins, view.compute_lowered_output_limit()
+    # After an overflow the ratio comes from the provider's count of the whole prompt, offset included. It may be higher
+    # than a slope can be; the part above HIGHEST_SLOPE is reported as offset below.
+    slope, added_tokens = (
+        min(budget.calibration_ratio, HIGHEST_SLOPE),
+        outline.instructions_tokens - resolved_request.instructions_tokens,
+    )
+    return ContextReport(
+        status=choose_context_status(
+            resolved_request, plan, is_stateless=not resolved_request.is_stored and turn.request.store
+        ),
+        conversation_id=resolved_request.conversation.id if resolved_request.is_stored else None,
+        policy=turn.policy.name,
+        plan=plan,
+        budget=budget,
+        prompt_tokens=budget.calibrate_tokens(plan.prompt_tokens),
+        next_seq=outline.next_seq,
+        compaction_status=view.compaction_status,
+        summary_usages=[
+            one.usage for one in list_unbilled_summaries(resolved_request.conversation, outline) if one.usage
+        ],
+        log_tokens=budget.calibrate_tokens(outline.instructions_tokens + outline.log_tokens),
+        pinned_messages=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
+        compacts_above=_compute_threshold_with_quotations(turn.policy, view),
+        max_output_tokens=output_limit,
+        recovered=view.is_overflow_recovered,
+        fallback=view.fallback,
+        warnings=(
+            *view.warnings,
+            *(() if view.fallback is None else (f"{view.fallback!r} answered in place of the first deployment.",)),
+            *(() if output_limit is None else (_describe_lowered_output_limit(view.budget, output_limit),)),
+            *resolved_request.warnings,
+        ),
+        detail=turn.request.context_detail,
+        searches=turn.search_tool_session.searches if turn.search_tool_session is not None else (),
+        protocol_fields=view.protocol_fields,
+        slope=slope,
+        offset_tokens=budget.calibrate_tokens(added_tokens)
+        + round((budget.calibration_ratio - slope) * (plan.prompt_tokens - added_tokens)),
+    )
+
+
+def _compute_threshold_with_quotations(policy: ContextPolicy, view: View) -> int:
+    """Computes the compaction threshold in tokens that compare with this view's prompt.
+
+    The planner compares a prompt without quotations, so the quotations' tokens are added.
+    """
+    budget, plan = view.budget, view.plan
+    threshold = compute_compaction_threshold(policy, budget, has_summaries=bool(plan.summaries))
+    if not plan.quotations:
+        return threshold
+    quoted_tokens = sum(quotation.tokens for quotation in plan.quotations)
+    return min(budget.limit, threshold + budget.calibrate_tokens(quoted_tokens))
+
+
+def _describe_lowered_output_limit(budget: Budget, limit: int) -> str:
+    change = f"from {budget.requested_output} to {limit}" if budget.requested_output else f"to {limit}"
+    return f"The answer's limit was lowered {change} tokens: prompt and answer share a window of {budget.window}."

@@ -16,8 +16,7 @@ from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.resolved_request import mark_unstored
 from app.pipeline.respond.answer_types import WholeAnswer
-from app.pipeline.respond.context_status import ContextReport
-from app.pipeline.respond.response_delivery import build_context_report
+from app.pipeline.respond.context_status import ContextReport, build_context_report
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import LAST_VIEWS, add_last_view, read_last_view
@@ -40,23 +39,23 @@ class LoneCompactions:
             GatewayError: the messages of the request cannot be stored.
         """
         request = turn.request
-        assert request.capsule_format is not None
+        assert request.compaction.capsule_format is not None
         turn, report = await self._finish(turn, view)
         compaction = await self.capsule_builder.build(turn, view)
         await held_leases.aclose()
-        body = request.capsule_format.render_whole_compaction(compaction, report.render_all_fields())
+        body = request.compaction.capsule_format.render_whole_compaction(compaction, report.render_all_fields())
         return WholeAnswer(body, report.build_headers(request.request_id))
 
     async def render_end(self, turn: Turn, view: View, held_leases: AsyncExitStack) -> bytes:
         """Returns the last frames of a streamed answer. Arguments and exceptions as of `answer_whole`."""
         request = turn.request
-        assert request.capsule_format is not None
+        assert request.compaction.capsule_format is not None
         turn, report = await self._finish(turn, view)
         compaction = await self.capsule_builder.build(turn, view)
         if request.on_answer is not None:
             await request.on_answer(None)
         await held_leases.aclose()
-        return request.capsule_format.render_compaction_end(compaction, report.render_all_fields())
+        return request.compaction.capsule_format.render_compaction_end(compaction, report.render_all_fields())
 
     async def _finish(self, turn: Turn, view: View) -> tuple[Turn, ContextReport]:
         """Stores the question and the view after the compaction. Returns the turn as it is stored, and its report."""

@@ -1,5 +1,5 @@
 """Reads and writes what earlier views left in a conversation's state: the last views, the calibration of token counts,
-and which summaries an answer has told the cost of."""
+which summaries an answer has told the cost of, and the last prompt that a provider's cache has."""
 
 from __future__ import annotations
 
@@ -13,14 +13,37 @@ from app.context.calibration import Calibration
 from app.context.plan.outline import MAX_STORED_VIEWS, LastView, Outline
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation, Summary
+from app.upstream.provider_contract import CacheRule
 
 CALIBRATIONS, LAST_VIEWS = "calibration", "views"
 """`Conversation.state`: the calibration of each `provider/model`; the last view of each policy and window."""
 BILLED_UNTIL: Final = "summaries_billed_until"
 """`Conversation.state`: when the newest summary was written whose cost an answer has told. Unix seconds."""
+PROMPT_CACHE: Final = "prompt_cache"
+"""`Conversation.state`: the last prompt, as the provider's cache has it (`CachedPrompt`)."""
+LIFETIME_SECONDS: Final[Mapping[CacheRule, int]] = {"anthropic": 300, "breakpoints": 1800, "prefix": 600, "none": 600}
+"""After so long without a call a cache may have forgotten a prompt. The shortest that providers promise: OpenAI's and
+Anthropic's guides "Prompt caching"."""
 MAX_UNBILLED: Final = 256
 """So many of the newest summaries, and of the newest folds, may be unbilled: a long log has thousands."""
 NO_LAST_VIEW: Final = LastView()
+
+
+class CachedPrompt(msgspec.Struct, frozen=True):
+    """A prompt that was sent."""
+
+    conversation_id: str
+    model_key: str
+    instructions: str
+    """The digest of schemas and instructions (`context.calibration.digest_instructions`)."""
+    view: int
+    """A checksum of what the view shows in place of the log."""
+    quotation_count: int
+    prompt_tokens: int
+    cached_tokens: int
+    """Both as the provider counts."""
+    sent_at: float
+    """Unix seconds."""
 
 
 def read_calibration(state: Mapping[str, Any], model_key: str, start_slope: float = 1.0) -> Calibration:
@@ -87,3 +110,14 @@ def _list_newest_summaries(outline: Outline) -> Sequence[Summary]:
 
 def _view_key(policy: ContextPolicy, window: int) -> str:
     return f"{policy.name}:{window}"
+
+
+def read_cached_prompt(state: Mapping[str, Any]) -> CachedPrompt | None:
+    """Returns the last prompt of a conversation; None if the provider reported nothing of a cache."""
+    stored = state.get(PROMPT_CACHE)
+    return None if stored is None else msgspec.convert(stored, CachedPrompt)
+
+
+def is_cache_cold(before: CachedPrompt, rule: CacheRule, now: float) -> bool:
+    """Says whether a cache has forgotten the last prompt by now."""
+    return now - before.sent_at > LIFETIME_SECONDS[rule]

@@ -28,15 +28,13 @@ from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.item_decoding import decode_item
 from app.dialects.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.errors import ContextLengthExceeded
-from app.pipeline.compact.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
-from app.pipeline.respond.cache_loss import is_cache_cold, read_cached_prompt
-from app.pipeline.respond.context_status import render_tokens_header
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import RawLogMessages, Turn, View
 from app.pipeline.view.client_words_reader import merge_into_ranges, read_client_words
-from app.pipeline.view.last_view_and_calibration import read_last_view
+from app.pipeline.view.last_view_and_calibration import is_cache_cold, read_cached_prompt, read_last_view
 from app.pipeline.view.pins import decode_pins, select_fitting_pins
+from app.pipeline.view.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
 from app.pipeline.view.user_text import UserTextReader, select_valid_user_text
 from app.store.contract.conversations import ConversationStore
 from app.store.contract.summaries import ConversationAndSummaryStore
@@ -78,7 +76,7 @@ class ViewBuilder:
         if window is None and turn.window.source == "default":
             # The real window may be larger than the guess, so the requested output is left to the provider.
             budget = replace(budget, requested_output=0)
-        max_input, compact_threshold = turn.window.max_input_tokens, turn.request.compact_threshold
+        max_input, compact_threshold = turn.window.max_input_tokens, turn.request.compaction.threshold_tokens
         if max_input is not None and max_input < budget.limit:
             budget = replace(budget, limit=max_input, compaction_threshold=min(budget.compaction_threshold, max_input))
         return budget if compact_threshold is None else budget.replace_threshold(compact_threshold)
@@ -167,7 +165,7 @@ class ViewBuilder:
         """
         resolved_request, policy = turn.resolved_request, turn.policy
         # A summary that is due soon is shown now, if the whole prompt must be paid for anyway.
-        waits = policy.blocking or turn.request.compact_threshold is not None
+        waits = policy.blocking or turn.request.compaction.threshold_tokens is not None
         is_cold = summarize == "auto" and not waits and self._is_cache_cold(turn)
         if is_cold:
             line = min(budget.compaction_threshold, budget.precompaction_threshold)
@@ -239,7 +237,7 @@ class ViewBuilder:
         while True:
             known = outline.user_texts[-1]
             raised = budget
-            if turn.request.compact_threshold is None:
+            if turn.request.compaction.threshold_tokens is None:
                 user_text_tokens = budget.calibrate_tokens(known.count_tokens(known.lines))
                 raised = replace(budget, user_text_tokens=user_text_tokens)
             outline, plan = await self._make_plan(turn, outline, raised, summarize, is_over=is_over)
@@ -342,7 +340,7 @@ class ViewBuilder:
             counter=self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name),
             summarizer_input_tokens=turn.summarizer_input_tokens,
             summarize=summarize,
-            through_seq=turn.request.through_seq,
+            through_seq=turn.request.compaction.through_seq,
         )
         is_long = is_over and outline.tail is not None and _is_long_tail(outline)
         plan = await asyncio.to_thread(make_plan, outline) if is_long else make_plan(outline)
@@ -612,5 +610,5 @@ def make_context_length_error(view: View) -> ContextLengthExceeded:
             f"{budget.limit} are available; {budget.reserve_tokens + budget.output} are reserved for the answer."
         ),
     )
-    error.context_headers["x-context-tokens"] = render_tokens_header(prompt_tokens, budget)
+    error.context_headers["x-context-tokens"] = budget.render_tokens(prompt_tokens)
     return error

@@ -9,6 +9,7 @@ the list's number, it wins: lists name what a model can take, not what the host 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ DEFAULT_WINDOW_TOKENS = 8192
 LIST_WAIT_SECONDS = 2.0
 """All requests together wait no longer than this for a provider's first model list."""
 LIST_CACHE_SECONDS = 600.0
+MAX_READ_ENTRIES = 1024
 LIST_RETRY_SECONDS = 60.0
 """How long no list is fetched after a failure."""
 
@@ -128,6 +130,8 @@ class _ProviderModelList:
         self._wait_seconds = wait_seconds
         self._clock = clock
         self._entries: dict[str, dict[str, Any]] = {}
+        self._read_entry = functools.lru_cache(MAX_READ_ENTRIES)(self._find_and_read_entry)
+        """As `_find_and_read_entry`, until the next list comes."""
         self._next_fetch_at = float("-inf")
         self._has_failed_without_key = False
         self._wait_deadline: float | None = None
@@ -157,19 +161,21 @@ class _ProviderModelList:
 
     def find_window(self, deployment: ModelDeployment) -> ContextWindow | None:
         """Returns what the list says of a deployment."""
-        entry = self._find_entry(deployment.upstream_model)
-        tokens = None if entry is None else _parse_window_tokens(entry)
-        if entry is None or tokens is None:
+        tokens, max_output = self._read_entry(deployment.upstream_model)
+        if tokens is None:
             return None
-        max_output = min(_collect_plausible_numbers(entry, _MAX_OUTPUT_FIELDS), default=None)
         return ContextWindow(tokens, "upstream", deployment.max_output_tokens or max_output)
 
-    def _find_entry(self, model: str) -> dict[str, Any] | None:
-        """Returns the list's entry for a model. A server with a single model is taken to serve it under any name."""
+    def _find_and_read_entry(self, model: str) -> tuple[int | None, int | None]:
+        """Returns the window and the longest answer of a model, as far as the list has them. A server with a single
+        model is taken to serve it under any name."""
         found = self._entries.get(model) or self._entries.get(model.lower())
         if found is None and len(self._entries) == 1:
             (found,) = self._entries.values()
-        return found
+        if found is None:
+            return None, None
+        max_output = min(_collect_plausible_numbers(found, _MAX_OUTPUT_FIELDS), default=None)
+        return _parse_window_tokens(found), max_output
 
     async def aclose(self) -> None:
         if self._fetch_task is not None:
@@ -181,6 +187,7 @@ class _ProviderModelList:
         self._next_fetch_at = self._clock() + LIST_RETRY_SECONDS
         try:
             self._entries = _index_models_by_name(await self._provider.list_models(authorization))
+            self._read_entry.cache_clear()
         except UpstreamUnavailable as error:
             log.info("could not read the model list of provider %r: %s", self._provider.name, error.message)
             self._has_failed_without_key = authorization is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import orjson
@@ -12,7 +12,7 @@ import pytest
 from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Pin
-from app.context.plan.policy import ContextPolicy
+from app.context.plan.policy import TRIMMING_LIMITS, ContextPolicy, TrimmingLimits
 from app.context.stages.draft import Draft, DraftContext
 from app.context.stages.stage_registry import STAGES
 from app.context.stages.truncation_caps import compute_age_weights
@@ -33,7 +33,8 @@ def draft_of(
     Args:
         over: whether the limit was passed, so that stages that stop at the goal work towards 75 % of it.
     """
-    policy = ContextPolicy(reserve_ratio=0.0, **settings)
+    limits = {field.name: settings.pop(field.name) for field in fields(TrimmingLimits) if field.name in settings}
+    policy = ContextPolicy(reserve_ratio=0.0, trimming=TrimmingLimits(**limits), **settings)
     log = log_of(bodies)
     budget = Budget(window=WINDOW, reserve_tokens=0, output=0, limit=WINDOW, compaction_threshold=WINDOW)
     pins = tuple(Pin(seq, seq + 1, log[seq].tokens) for seq in pinned)
@@ -149,7 +150,7 @@ def test_the_oldest_results_may_take_a_fifth_of_what_the_newest_may() -> None:
 def test_no_result_is_longer_than_400_000_characters_in_the_largest_window() -> None:
     draft = applied("cap_messages", draft_of(read(9_000), mask_pressure=0.1, result_max_chars=8_000))
     assert kept_chars(shown(draft, 1)["content"]) == 8_000
-    assert (ContextPolicy().result_max_chars, ContextPolicy().arguments_max_chars) == (400_000, 200_000)
+    assert (TRIMMING_LIMITS.result_max_chars, TRIMMING_LIMITS.arguments_max_chars) == (400_000, 200_000)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""Learns from an answer what the next turns of its conversation need: the view that they continue, how the provider
+counts, its window, and what its prompt cache has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from app.context.plan.outline import make_last_view
+from app.conversation.item import Item
+from app.dialects.sealed_parts import has_sealed_parts
+from app.dialects.usage import TokenUsage
+from app.observability.metrics import Metrics
+from app.pipeline.call.upstream_call import UpstreamCaller
+from app.pipeline.call.window_learning import WindowLearner
+from app.pipeline.resolve.resolved_request import OPAQUE_ORIGINS
+from app.pipeline.respond.cache_loss import learn_cached_prompt
+from app.pipeline.respond.context_status import ContextReport
+from app.pipeline.respond.turn_end import TurnEnd
+from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, build_billed_state
+
+MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048
+"""Shorter prompts are not checked for truncation: servers are not started with a smaller window."""
+TRUNCATED_SHARE: Final = 0.5
+"""A provider that counts less than this share of our count has probably cut the prompt: tokenizers hardly differ by
+more."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerLearner:
+    """Builds the members of a conversation's state that change with an answer."""
+
+    upstream_caller: UpstreamCaller
+    window_learner: WindowLearner
+    metrics: Metrics
+    unix_seconds: Callable[[], float]
+    _models_warned_of: set[str] = field(default_factory=set)
+    """Keys of the deployments about which the log already warns that they may cut prompts: one warning is enough."""
+
+    def learn(self, end: TurnEnd, message: Item) -> dict[str, Any]:
+        """Returns the changed members of `Conversation.state`."""
+        return {**self._learn_view(end), **self._learn_counts(end), **_learn_opaque_origin(end, message)}
+
+    def _learn_view(self, end: TurnEnd) -> dict[str, Any]:
+        turn, view = end.turn, end.upstream_answer.sent_view
+        state, client_versions = turn.resolved_request.conversation.state, turn.resolved_request.client_versions
+        last_view = make_last_view(
+            view.plan,
+            view.outline.last_view,
+            was_requested=turn.request.compaction.summarize == "now" and bool(view.plan.summaries),
+            user_texts=view.outline.user_texts,
+        )
+        last_view = client_versions.recount_view_for_originals(last_view)
+        views = add_last_view(state, turn.policy, view.budget.window, last_view)
+        return ({LAST_VIEWS: views} if views else {}) | build_billed_state(view.outline)
+
+    def _learn_counts(self, end: TurnEnd) -> dict[str, Any]:
+        """Learns from what the provider counted: the calibration, the window, and what its cache has."""
+        turn, view, deployment = end.turn, end.upstream_answer.sent_view, end.upstream_answer.deployment
+        conversation, reported = turn.resolved_request.conversation, end.planned_prompt_usage
+        if reported is None:
+            return self.window_learner.learn_from_answer(conversation.state, deployment, refused=view.refused_size)
+        warning = describe_provider_truncation(end.report, reported)
+        if warning and deployment.key not in self._models_warned_of:
+            self._models_warned_of.add(deployment.key)
+            log.warning("%s: %s", deployment.key, warning)
+        # The turn's calibration is that of the first deployment; the others are its fallbacks.
+        is_first = deployment is turn.target.deployments[0]
+        known = turn.calibration if is_first else self.upstream_caller.find_calibration(deployment, turn)
+        prompt = turn.build_counted_prompt(view)
+        calibration = known.learn_from_report(prompt, reported.sent_tokens)
+        self.upstream_caller.learn_slope(deployment.key, conversation, calibration)
+        return {
+            **self.window_learner.learn_from_answer(
+                conversation.state,
+                deployment,
+                refused=view.refused_size,
+                prompt_tokens=reported.sent_tokens,
+                truncated_at=known.find_silent_truncation_window(prompt, reported.sent_tokens),
+            ),
+            **learn_cached_prompt(turn, view, deployment, reported, self.unix_seconds(), self.metrics),
+            CALIBRATIONS: {**conversation.state.get(CALIBRATIONS, {}), deployment.key: calibration.to_dict()},
+        }
+
+
+def _learn_opaque_origin(end: TurnEnd, message: Item) -> dict[str, Any]:
+    """Names the origin of the encrypted parts of an answer, if it has any and is new."""
+    deployment = end.upstream_answer.deployment
+    origins: list[str] = end.turn.resolved_request.conversation.state.get(OPAQUE_ORIGINS, [])
+    if not has_sealed_parts(message.raw, deployment.provider.protocol) or deployment.key in origins:
+        return {}
+    return {OPAQUE_ORIGINS: [*origins, deployment.key]}
+
+
+def describe_provider_truncation(report: ContextReport, reported: TokenUsage | None) -> str | None:
+    """Describes a prompt of which the provider seems to have cut most; None if there is no such sign.
+
+    Ollama cuts prompts without an error.
+    """
+    sent_tokens = report.prompt_tokens
+    if (
+        reported is None
+        or sent_tokens < MIN_TRUNCATED_PROMPT_TOKENS
+        or reported.sent_tokens >= TRUNCATED_SHARE * sent_tokens
+    ):
+        return None
+    return (
+        f"The provider counted {reported.prompt_tokens} tokens in a prompt of {sent_tokens}. If it cut the "
+        "prompt, its window is "
+        "smaller than the one that is configured here."
+    )
