@@ -12,7 +12,7 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-vers
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full test-long newcomer lint mutants demo bench compare chaos soak simulate console docs lock sbom audit clean
+.PHONY: help setup run test test-full test-long newcomer lint mutants demo bench compare chaos soak simulate console screens docs lock sbom audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -88,6 +88,10 @@ simulate: setup  ## run simulated clients against the gateway in virtual time; S
 
 console:  ## write the console's bundle anew from its sources; after each change of app/console
 	@$(PYTHON) tools/bundle_console.py
+
+screens: setup  ## take the pictures of the console in docs/pictures anew, in a browser
+	@$(VENV)/bin/python -m tests.console.install_browser
+	@$(VENV)/bin/python -m tests.console.screens $(ARGS)
 
 docs: setup  ## write the configuration reference and its JSON schema anew, and build the site of the documentation in build/site
 	@$(VENV)/bin/python tools/configuration_reference.py

@@ -36,7 +36,8 @@ class Screen:
         self.console.rule("[bold]Concertina")
         self.console.print(
             f"{turns} turns through {base_url} with a window of {self._window:,} tokens. Each bar is what the model "
-            f"was sent; the line │ is where compaction begins ({self._threshold:,} tokens).\n"
+            f"was sent. The line │ is the compaction threshold: {self._threshold:,} tokens, then more, because no "
+            "compaction frees what the user said and what is quoted.\n"
         )
 
     def event(self, event: Mapping[str, Any]) -> None:
@@ -50,7 +51,7 @@ class Screen:
     def turn(self, turn: Turn, answer: Answer, *, streamed: bool) -> None:
         style = STYLES.get(answer.status, "red")
         line = Text(f"{turn.number:4d} ")
-        line.append_text(self._bar(answer.prompt_tokens, style))
+        line.append_text(self._bar(answer.prompt_tokens, answer.context["compacts_above"], style))
         line.append(f" {answer.prompt_tokens:6,d} ")
         line.append(f"{answer.status:11s}", style=style)
         line.append("stream " if streamed else "       ", style="dim")
@@ -111,9 +112,9 @@ class Screen:
     def text(self, text: str) -> None:
         self.console.print(Text(text.rstrip()))
 
-    def _bar(self, tokens: int, style: str) -> Text:
+    def _bar(self, tokens: int, threshold: int, style: str) -> Text:
         filled = min(BAR_CELLS, round(BAR_CELLS * tokens / self._window))
-        line = round(BAR_CELLS * self._threshold / self._window)
+        line = min(BAR_CELLS - 1, round(BAR_CELLS * threshold / self._window))
         cells = "█" * filled + "·" * (BAR_CELLS - filled)
         bar = Text(f"{cells[:line]}│{cells[line + 1 :]}", style="dim")
         bar.stylize(f"not dim {style}", 0, filled)

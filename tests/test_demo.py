@@ -36,6 +36,15 @@ def test_probes_are_right_and_every_message_is_kept(told: str) -> None:
     assert f"{2 * QUICK_TURNS}, every one as it was said" in told
 
 
+def test_each_bar_ends_at_the_threshold_of_its_turn_or_before(told: str) -> None:
+    bars = re.findall(r"^ +\d+ ([█│·]{48}) ", told, re.MULTILINE)
+    lines = [bar.index("│") for bar in bars]
+    assert len(bars) == QUICK_TURNS
+    assert lines[0] == round(48 * 0.7)
+    assert max(lines) > lines[0], "user text and quotations raise the threshold"
+    assert all("█" not in bar[line + 1 :] for bar, line in zip(bars, lines, strict=True))
+
+
 def test_no_colours_come_out_without_a_terminal(told: str) -> None:
     assert "\x1b" not in told
 

@@ -1,5 +1,6 @@
 """What mkdocs cannot be told in `mkdocs.yml`: pages that are found by looking, the changelog, which lives outside, and
-drawings that become part of their page, so that they take its colours.
+drawings that become part of their page, so that they take its colours, and pictures in HTML, whose places depend on the
+address of their page.
 
 In the navigation, `folder/*` stands for the pages of that folder, in the order of their names, `index.md` first, and
 `page.md?` for a page that may not be there.
@@ -13,8 +14,10 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 DRAWING = re.compile(r'<img alt="[^"]*" src="[^"]*drawings/([\w-]+\.svg)" ?/?>')
+PICTURE = re.compile(r'(?<= )(src|srcset)="pictures/')
 CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
 
 
@@ -28,8 +31,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_content(html: str, config: MkDocsConfig, **_: Any) -> str:
+def on_page_content(html: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
     drawings = Path(config.docs_dir) / "drawings"
+    html = PICTURE.sub(rf'\1="{"../" * page.url.count("/")}pictures/', html)
     return DRAWING.sub(lambda image: (drawings / image[1]).read_text(), html)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from playwright.async_api import Locator, Page, expect
@@ -135,6 +136,8 @@ async def test_any_turn_can_be_chosen(filled: Filled, page: Page) -> None:
     await page.get_by_label("Number of the turn").fill("7")
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("Turn 7 of 60")).to_be_visible()
+    said = (await filled.get(f"conversations/{filled.long}/log", from_seq=turns[6]["seq"], limit=1))["data"][0]["text"]
+    await expect(page.locator(".seen-top")).to_contain_text(f"Its answer: {said[:200]}")
     await expect(page.locator(".seen-budget")).to_contain_text(f"{turns[6]['prompt_tokens']:,} / 8,192 tokens")
     slider = page.get_by_role("slider", name="Turn")
     await slider.focus()
@@ -143,6 +146,41 @@ async def test_any_turn_can_be_chosen(filled: Filled, page: Page) -> None:
     await page.keyboard.press("End")
     await expect(page.get_by_text("Now: what the next request would bring to the model")).to_be_visible()
     assert page.url.endswith("/context")
+
+
+async def test_a_drawing_tells_what_stands_for_which_messages(filled: Filled, page: Page) -> None:
+    turns = (await filled.get(f"conversations/{filled.long}/turns", limit=1000))["data"]
+    last = max(turns, key=lambda turn: (turn["summaries"], turn["seq"]))
+    view = await filled.get(f"conversations/{filled.long}/items/{last['id']}/context")
+    await open_seen(page, filled, filled.long, last["id"])
+    drawn = page.get_by_role("figure", name="What was sent for which messages")
+    covered = sum(one["to_seq"] - one["from_seq"] for one in view["summaries"])
+    await expect(drawn).to_contain_text(
+        f"{len(view['summaries'])} summaries stand for {covered} of {last['seq']} messages"
+    )
+    assert "sum_" not in await drawn.inner_text()
+    for summary in view["summaries"]:
+        block = drawn.get_by_label(f"Summary {summary['id']}")
+        await block.focus()
+        await expect(drawn.locator("figcaption")).to_contain_text(
+            f"Summary {summary['id']} ({summary['tokens']:,} tokens) stands for messages #{summary['from_seq']}"
+        )
+    await drawn.locator(".drawn-block.verbatim").last.hover()
+    await expect(drawn.locator("figcaption")).to_contain_text(f"to #{last['seq'] - 1}")
+    await drawn.get_by_text("As a table").click()
+    rows = await drawn.get_by_role("row").all_inner_texts()
+    assert sum("Summary sum_" in row for row in rows) == len(view["summaries"])
+    await looked_at(page, "seen-drawing")
+    await drawn.get_by_label(f"Summary {view['summaries'][0]['id']}").click()
+    await expect(page).to_have_url(re.compile(rf"/summaries\?summary={view['summaries'][0]['id']}$"))
+
+
+async def test_what_was_left_out_is_drawn_without_summaries(filled: Filled, page: Page) -> None:
+    await open_seen(page, filled, filled.long)
+    await page.get_by_label("With policy").select_option("window")
+    drawn = page.get_by_role("figure", name="What was sent for which messages")
+    await expect(drawn.locator(".drawn-lane strong", has_text="Left out")).to_be_visible()
+    await expect(drawn.locator(".drawn-block.folded")).to_have_count(0)
 
 
 async def test_another_policy_can_be_tried_out(filled: Filled, page: Page) -> None:

@@ -49,6 +49,19 @@ async def test_the_table_has_the_numbers_of_the_api(filled: Filled, page: Page) 
             assert row[head] == f"{turn[name]:,}", (head, turn)
         compaction = turn["compaction"]
         assert (row["Compaction"] == "–") == (not (compaction.get("ran") or compaction.get("prepared")))
+        names = {
+            "Instructions": "instructions",
+            "Summaries": "summaries",
+            "Kept user text": "user_text",
+            "Quotations": "quotations",
+            "Verbatim": "verbatim",
+        }
+        told = {name: int(row[head].replace(",", "")) for head, name in names.items() if head in row}
+        assert told == {name: tokens for name, tokens in turn["parts"].items() if name in told}
+        assert sum(told.values()) == turn["prompt_tokens"]
+    assert {"Summaries", "Kept user text", "Verbatim"} < set(heads)
+    most = max(turn["limit"] for turn in turns)
+    await expect(page.get_by_text("The compaction threshold rises with kept user text")).to_contain_text(f"{most:,}")
     numbers = page.get_by_label("Tokens of this conversation")
     sums = [sum(turn[name] for turn in turns) for name in ("prompt_tokens", "saved_tokens", "log_tokens")]
     titles = [await one.get_attribute("title") for one in await numbers.locator(".value[title]").all()]
@@ -134,6 +147,7 @@ def turn(number: int) -> dict[str, Any]:
         "reported_tokens": sent,
         "cached_tokens": 0,
         "completion_tokens": 9,
+        "parts": {"instructions": None, "summaries": 300, "user_text": 90, "quotations": 0, "verbatim": sent - 390},
         "log_tokens": 300 * number,
         "saved_tokens": max(0, 300 * number - sent),
         "compaction": {"ran": number % 30 == 0, "duration_ms": 4, "outcome": "completed"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -100,6 +101,7 @@ async def test_one_search_finds_ids_keys_tenants_and_settings(page: Page) -> Non
         await expect(named.get_by_role("link")).to_have_text(
             [f"Request …{request_id[-8:]}", "What the model saw", f"Conversation …{conversation_id[-8:]}"]
         )
+        await expect(page.locator(".found, .empty")).to_have_count(0)
         await looked_at(page, "search-an-id")
         await named.get_by_role("link", name="What the model saw").click()
         await expect(page.get_by_role("heading", name="What the model saw")).to_be_visible()
@@ -273,6 +275,8 @@ async def test_costs_are_added_up_by_key_tenant_and_model(page: Page) -> None:
         shown = await today.locator("td").all_inner_texts()
         assert len(shown) == 2
         assert all(text.startswith("$") and text != "$0.00" for text in shown)
+        spent = [float(text.removeprefix("$")) for text in shown]
+        await expect(page.locator(".page-facts")).to_contain_text(f"${sum(spent):g} in all")
         await looked_at(page, "costs")
         await page.get_by_role("button", name="90 days").click()
         await expect(page.get_by_role("region", name="Table").locator("tbody tr")).to_have_count(90)
@@ -304,6 +308,63 @@ async def test_the_holder_of_a_key_sees_its_own_costs(page: Page) -> None:
         await page.set_viewport_size({"width": 400, "height": 800})
         name = page.locator(".budgets strong")
         assert (await name.bounding_box())["height"] < 60  # type: ignore[index]  # it is visible
+
+
+async def test_a_key_is_revoked_on_a_phone_without_moving_sideways(page: Page) -> None:
+    async with running(**AUTH) as console:
+        operator = {"Authorization": f"Bearer {TOKEN}"}
+        for name in ("red", "blue"):
+            wish = {"name": name, "budget_usd": 5}
+            assert (await console.client.post("/v1/admin/keys", json=wish, headers=operator)).status_code == 200
+        await page.set_viewport_size({"width": NARROW_WIDTH, "height": 800})
+        await enter(page, console, "keys")
+        row = page.get_by_role("row", name="red")
+        await expect(row).to_contain_text("$0.00 of $5.00")
+        box = await page.get_by_role("button", name="Revoke red…").bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= NARROW_WIDTH
+        await page.get_by_role("button", name="Revoke red…").click()
+        await page.get_by_role("button", name="Revoke for good").click()
+        await expect(row).to_contain_text("revoked")
+        await looked_at(page, "keys-on-a-phone")
+        await page.get_by_role("link", name="blue").click()
+        await expect(page).to_have_url(re.compile(r"#/requests\?key_id="))
+        await page.goto("about:blank")
+
+
+async def test_a_failed_request_says_what_to_do_and_leads_there(page: Page, watch: Watch) -> None:
+    watch.allow("40[0-9]")
+    failing = ScriptedUpstream(default=lambda _: Reply(status=503, body={"error": {"message": "Busy"}}))
+    async with scripted(page, failing, **AUTH) as console:
+        for _ in range(2):
+            await ask(console, "sk-alice", "Hello", model="m")
+        await enter(page, console, "overview")
+        alert = page.get_by_role("alert")
+        await expect(alert).to_contain_text("upstream/m")
+        await expect(alert).to_contain_text("6 of 6 calls failed since the start (6 server error)")
+        await expect(page.get_by_role("region", name="Models").get_by_role("row").nth(1)).not_to_contain_text("called")
+        await looked_at(page, "overview-failing")
+        await alert.get_by_role("link", name="Its requests with errors").click()
+        rows = page.locator("table.requests tbody tr")
+        await expect(rows).to_have_count(2)
+        await page.set_viewport_size({"width": NARROW_WIDTH, "height": 800})
+        await expect(rows.first.locator("code:visible")).to_have_text("upstream_refused")
+        await rows.first.get_by_role("link").first.click()
+        advice = page.locator(".advice")
+        await expect(advice).to_contain_text("upstream answered with an error of its own")
+        await looked_at(page, "request-advice")
+        await advice.get_by_role("link").click()
+        await expect(page).to_have_url(re.compile(r"#/requests\?outcome=error&provider=upstream$"))
+        await page.goto("about:blank")
+
+
+async def test_a_gateway_without_a_provider_says_how_to_get_one(page: Page) -> None:
+    async with running(**AUTH) as console:
+        await enter(page, console, "costs")
+        await page.get_by_role("link", name="Simulated model").click()
+        await expect(page.get_by_role("heading", name="No provider is configured")).to_be_visible()
+        await looked_at(page, "settings-without-provider")
+        await page.goto("about:blank")
 
 
 async def test_the_budget_of_a_key_is_changed(page: Page) -> None:

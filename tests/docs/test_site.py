@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOADS = {"script": ("src",), "img": ("src",), "iframe": ("src",), "source": ("src",), "object": ("data",)}
+LOADS = {"script": ("src",), "img": ("src",), "iframe": ("src",), "source": ("src", "srcset"), "object": ("data",)}
 LOADING_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch", "modulepreload", "manifest"}
 ELSEWHERE = re.compile(r"(?:https?:)?//")
 ASKED_BY_CSS = re.compile(r"(?:url\(|@import )['\"]?((?:https?:)?//[^)'\"]+)")
@@ -74,6 +74,16 @@ def test_no_page_asks_another_host_for_anything(pages: dict[Path, Page], site: P
 
 def test_every_link_and_anchor_leads_somewhere(pages: dict[Path, Page], site: Path) -> None:
     assert list(broken(pages, site)) == []
+
+
+def test_every_picture_and_script_is_there(pages: dict[Path, Page], site: Path) -> None:
+    missing = [
+        f"{file.relative_to(site)}: {place}"
+        for file, page in pages.items()
+        for place in page.loaded
+        if file.name != "404.html" and not (file.parent / unquote(urlsplit(place).path)).exists()
+    ]
+    assert missing == []
 
 
 def broken(pages: dict[Path, Page], site: Path) -> Iterator[str]:

@@ -29,6 +29,16 @@ MessageLimit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="The most
 FromSeq = Annotated[int, Query(ge=0, le=LAST_SEQ, description="The `seq` of the first message, counted from 0.")]
 
 
+class PromptParts(Described):
+    """Tokens of a prompt by what they are for. `verbatim` is the rest, with `instructions` where that is `null`."""
+
+    instructions: int | None
+    summaries: int
+    user_text: int
+    quotations: int
+    verbatim: int
+
+
 class TurnObject(Described):
     """An answer and its numbers. Most numbers are `null` for an answer that did not come through the gateway."""
 
@@ -47,6 +57,7 @@ class TurnObject(Described):
     reported_tokens: int | None
     cached_tokens: int | None
     completion_tokens: int | None
+    parts: PromptParts | None
     log_tokens: int | None
     saved_tokens: int | None
     compaction: dict[str, Any] | None

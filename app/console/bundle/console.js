@@ -4844,6 +4844,102 @@ function callOf(call) {
 }
 return { pathOf: pathOf, loadView: loadView, olderRows: olderRows, counted: counted, entriesOf: entriesOf, textOf: textOf };
 })();
+const $js_pages_conversation_seen_drawing = (() => { // js/pages/conversation/seen_drawing.js
+// The log from its first message to its last, and below it what was sent for each stretch: a drawing, and the same as a table.
+const { html: html, useMemo: useMemo, useState: useState } = $js_lib;
+const { count: count, countOf: countOf } = $js_format;
+const { to: to } = $js_router;
+const { entriesOf: entriesOf } = $js_pages_conversation_seen_view;
+
+/**
+ * @param {object} props
+ * @param {string} props.id  of the conversation
+ * @param {object} props.view  with `sent`
+ * @param {object} [props.turn]  of the answer
+ * @param {object[]} props.turns
+ */
+function SeenDrawing({ id, view, turn, turns }) {
+  const end = (view.messages.data[0]?.seq ?? -1) + 1;
+  const lanes = useMemo(() => lanesOf(id, view, turn, end), [id, view, turn, end]);
+  const [told, setTold] = useState("");
+  return html`<figure class="drawn" aria-label="What was sent for which messages">
+    <p>${inWords(view, end, sinceOf(turn, turns))}</p>
+    <div class="drawn-lanes">${lanes.map((lane) => html`<div class="drawn-lane" key=${lane.name}>
+      <span class="small"><strong>${lane.name}</strong> <span class="soft">${lane.note}</span></span>
+      <div class="drawn-track">${lane.blocks.map((block) => html`<a key=${block.from_seq} class="drawn-block ${lane.family}" href=${block.href} aria-label=${block.words}
+        tabindex=${lane.isFocusable ? undefined : -1} style=${{ left: `${(100 * block.from_seq) / end}%`, width: `${(100 * (block.to_seq - block.from_seq)) / end}%` }}
+        onMouseEnter=${() => setTold(block.words)} onFocus=${() => setTold(block.words)}></a>`)}</div>
+    </div>`)}
+      <div class="drawn-lane small soft" aria-hidden="true"><span></span><span class="drawn-scale"><span>#0</span><span>the log</span><span>#${count(end - 1)}</span></span></div>
+    </div>
+    <figcaption class="small soft" aria-live="polite">${told || "Point at a block, or move to it with Tab, to see which messages it stands for."}</figcaption>
+    <details class="small"><summary>As a table</summary><div class="scroll-x" tabindex="0" role="region" aria-label="Table: what was sent for which messages"><table class="data">
+      <thead><tr><th scope="col">Sent</th><th scope="col">For</th></tr></thead>
+      <tbody>${lanes.flatMap((lane) => lane.blocks.map((block) => html`<tr key=${`${lane.name} ${block.from_seq}`}><td>${lane.name}</td><td><a href=${block.href}>${block.words}</a></td></tr>`))}</tbody>
+    </table></div></details>
+  </figure>`;
+}
+
+const nameRange = ({ from_seq, to_seq }) => (to_seq - from_seq > 1 ? `messages #${count(from_seq)} to #${count(to_seq - 1)}` : `message #${count(from_seq)}`);
+const lengthOf = (ranges) => ranges.reduce((sum, { from_seq, to_seq }) => sum + to_seq - from_seq, 0);
+
+/** The turn since which each view has had these summaries; null while it is not known. */
+function sinceOf(turn, turns) {
+  const isAlike = (other) => other.boundary_seq === turn.boundary_seq && other.summaries === turn.summaries;
+  return turn ? (turns.find(isAlike)?.turn ?? null) : null;
+}
+
+function inWords(view, end, since) {
+  if (!view.summaries.length) return view.reason ?? "Shortened without a summary.";
+  const stands = `${countOf(view.summaries.length, "summary").replace("summarys", "summaries")} ${view.summaries.length > 1 ? "stand" : "stands"} for ${count(lengthOf(view.summaries))} of ${countOf(end, "message")}`;
+  const whole = view.would_have_been_tokens;
+  const first = since === null ? `${stands}.` : `Since turn ${count(since)}, ${stands}.`;
+  if (!whole) return first;
+  return `${first} The whole history has ${count(whole)} tokens, the compaction threshold is ${count(view.compacts_above)}${whole > view.compacts_above ? "." : ": what was summarized comes back only when there is more room."}`;
+}
+
+/** What was sent, by its kind: each with its blocks from the oldest to the newest. */
+function lanesOf(id, view, turn, end) {
+  const entries = entriesOf(view, []);
+  const rangesOf = (kind) => joined(entries.filter((entry) => entry.kind === kind).flatMap((entry) => entry.ranges));
+  const log = (range) => to(["conversations", id, "log"], { seq: range.from_seq });
+  const plain = (ranges, words) => ranges.map((range) => ({ ...range, href: log(range), words: `${words} ${nameRange(range)}` }));
+  const summaries = view.summaries.map((summary) => ({
+    from_seq: summary.from_seq, to_seq: summary.to_seq, href: to(["conversations", id, "summaries"], { summary: summary.id }),
+    words: `Summary ${summary.id} (${countOf(summary.tokens, "token")}) stands for ${nameRange(summary)}${summary.replaced_tokens ? ` (${countOf(summary.replaced_tokens, "token")})` : ""}`,
+  }));
+  const userText = rangesOf("user_text");
+  const quotations = rangesOf("quotation");
+  const messages = rangesOf("message");
+  const gaps = between(joined([...view.summaries, ...userText, ...quotations, ...messages]), end);
+  const tokens = (name) => (turn?.parts?.[name] ? ` · ${countOf(turn.parts[name], "token")}` : "");
+  return [
+    { name: "Summaries", family: "folded", isFocusable: true, blocks: summaries, note: `${count(summaries.length)}${tokens("summaries")}` },
+    { name: "Kept user text", family: "kept", blocks: plain(userText, "What the user said in"), note: `of ${countOf(lengthOf(userText), "message")}${tokens("user_text")}` },
+    { name: "Quotations", family: "trimmed", blocks: plain(quotations, "Quoted from"), note: `from ${countOf(lengthOf(quotations), "message")}${tokens("quotations")}` },
+    { name: "Messages", family: "verbatim", isFocusable: true, blocks: plain(messages, "Sent as"), note: `${count(lengthOf(messages))}${tokens("verbatim")}` },
+    { name: "Left out", family: "gone", isFocusable: true, blocks: plain(gaps, "Nothing stands for"), note: countOf(lengthOf(gaps), "message") },
+  ].filter((lane) => lane.blocks.length);
+}
+
+/** Ranges in order, those that touch as one. */
+function joined(ranges) {
+  const found = [];
+  for (const { from_seq, to_seq } of [...ranges].sort((one, other) => one.from_seq - other.from_seq)) {
+    const last = found.at(-1);
+    if (last && from_seq <= last.to_seq) last.to_seq = Math.max(last.to_seq, to_seq);
+    else found.push({ from_seq, to_seq });
+  }
+  return found;
+}
+
+/** What lies between joined ranges, from 0 to `end`. */
+function between(ranges, end) {
+  const edges = [0, ...ranges.flatMap(({ from_seq, to_seq }) => [from_seq, to_seq]), end];
+  return edges.flatMap((from_seq, at) => (at % 2 === 0 && edges[at + 1] > from_seq ? [{ from_seq, to_seq: edges[at + 1] }] : []));
+}
+return { SeenDrawing: SeenDrawing };
+})();
 const $js_ui_chart = (() => { // js/ui/chart.js
 // Lines or stacked bars over something: uPlot, loaded where a chart is shown, and always the same numbers as a table.
 const { html: html, useEffect: useEffect, useMemo: useMemo, useRef: useRef, useState: useState } = $js_lib;
@@ -4854,6 +4950,8 @@ const AXIS_FONT = "12px system-ui, sans-serif";
 const TABLE_ROWS = 200;
 const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 const PIXELS_PER_MARK = 6;
+/** Room for a time of day with seconds. */
+const PIXELS_PER_TIME = 72;
 const HALF_DAY_SECONDS = 43_200;
 const days = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
 const hours = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
@@ -4872,6 +4970,7 @@ function clockTimes(ticks) {
  * @property {string} [color]  name of a CSS variable, such as `--chart-1`
  * @property {boolean} [dashed]
  * @property {boolean} [area]  filled down to zero
+ * @property {boolean} [filled]  the same, without anything to be seen through it: of several lines the first is the highest, so that they stack
  * @property {boolean} [stepped]
  * @property {boolean} [bars]  a bar at each x; of several lines the first is the highest and drawn first, so that they stack
  * @property {(number|null)[]} [told]  what the read-out and the table say, in place of the values
@@ -4907,7 +5006,7 @@ function Chart(props) {
   return html`<figure class="chart">
     <div class="chart-head">
       <ul class="chart-key">
-        ${lines.map((line) => html`<li key=${line.label}><span class="swatch ${line.dashed ? "dashed" : ""}"
+        ${lines.map((line) => html`<li key=${line.label}><span class="swatch ${line.dashed ? "dashed" : ""} ${line.filled ? "filled" : ""}"
           style=${{ borderColor: `var(${line.color})` }}></span>${line.label}${shown !== null && html`: <strong
           class="number">${(line.format ?? count)((line.told ?? line.values)[shown])}</strong>`}</li>`)}
       </ul>
@@ -4932,7 +5031,7 @@ function Plot({ label, x, lines, time, formatY, formatTick, least, marks, onPick
   const uPlot = useLibrary();
   const colors = useColors();
   const data = useMemo(() => [x, ...lines.map((line) => line.values)], [x, lines]);
-  const shape = lines.map((line) => [line.label, line.color, line.dashed, line.area, line.stepped, line.bars].join()).join("|");
+  const shape = lines.map((line) => [line.label, line.color, line.dashed, line.area, line.filled, line.stepped, line.bars].join()).join("|");
 
   useEffect(() => {
     if (!uPlot) return undefined;
@@ -4990,13 +5089,13 @@ function options(uPlot, { lines, time, height, width, colors, newest }) {
       y: { range: (_, low, high) => [0, Math.max(newest.current.least, high ?? 0) * 1.06] },
     },
     axes: [
-      { ...axis, size: 32, ...(time ? { values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(newest.current.formatTick ?? count) }) },
+      { ...axis, size: 32, ...(time ? { space: PIXELS_PER_TIME, values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(newest.current.formatTick ?? count) }) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((value) => (newest.current.formatY ?? count)(value)) },
     ],
     series: [{}, ...lines.map((line) => series(uPlot, line, colors))],
     hooks: {
       setCursor: [(made) => newest.current.onIndex(made.cursor.idx ?? null)],
-      drawAxes: [(made) => drawMarks(made, newest.current, colors)],
+      draw: [(made) => drawMarks(made, newest.current, colors)],
     },
   };
 }
@@ -5006,9 +5105,9 @@ function series(uPlot, line, colors) {
   return {
     label: line.label,
     stroke: color,
-    width: 2,
+    width: line.filled ? 1 : 2,
     dash: line.dashed ? [6, 5] : undefined,
-    fill: line.bars ? color : line.area ? `${color}22` : undefined,
+    fill: line.bars || line.filled ? color : line.area ? `${color}22` : undefined,
     paths: line.bars ? uPlot.paths.bars({ size: [0.7, 48] }) : line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
     points: { show: false, size: 5, fill: color, filter: (made, at) => lonePoints(made.data[at]) },
     spanGaps: false,
@@ -5168,6 +5267,15 @@ async function allTurns(id, signal) {
   }
 }
 
+/** What a prompt is made of, from the top of the stack to its bottom. */
+const PARTS = [
+  ["verbatim", "Verbatim", "--chart-2"],
+  ["quotations", "Quotations", "--chart-3"],
+  ["user_text", "Kept user text", "--chart-4"],
+  ["summaries", "Summaries", "--chart-1"],
+  ["instructions", "Instructions", "--gone"],
+];
+
 /** A compaction in words; null where there was none. */
 function told(compaction) {
   if (compaction?.prepared) return "summary made ahead, no waiting";
@@ -5233,9 +5341,14 @@ function Sawtooth({ id, turns: all, reload }) {
         ${Object.entries(MARKS).filter(([color]) => marks.some((mark) => mark.color === color)).map(([color, words]) => html`<li><span
           class="swatch upright" style=${{ borderColor: `var(${color})` }}></span>${words}</li>`)}
       </ul>
+      ${isRaised(turns) && html`<p class="small soft">The compaction threshold rises with kept user text and quotations, which no compaction frees, and until a further compaction pays;
+        at most to ${count(turns.at(-1).limit)} tokens, which leaves the answer its room.</p>`}
     </section>
   </div>`;
 }
+
+/** Whether the threshold of a view with summaries is above that of one without. */
+const isRaised = (turns) => turns.some((turn) => turn.summaries && turn.window === turns[0].window && turn.threshold_tokens > turns[0].threshold_tokens);
 
 function TurnFacts({ turn }) {
   const compaction = told(turn.compaction);
@@ -5248,13 +5361,25 @@ function linesOf(turns, { withLog, withReported }) {
   const line = (label, name, color, rest = {}) => ({ label, color, values: turns.map((turn) => turn[name]), ...rest });
   const isOneWindow = new Set(turns.map((turn) => turn.window)).size === 1;
   return [
+    ...stackOf(turns),
     ...(withLog ? [line("Whole log", "log_tokens", "--chart-3", { dashed: true })] : []),
-    ...(withReported ? [line("Reported", "reported_tokens", "--chart-4"), line("Cached", "cached_tokens", "--chart-2")] : []),
-    line("Sent", "prompt_tokens", "--chart-1", { area: true }),
-    line("Compaction threshold", "threshold_tokens", "--chart-2", { dashed: true, stepped: true }),
+    ...(withReported ? [line("Reported", "reported_tokens", "--ink-soft"), line("Cached", "cached_tokens", "--gone")] : []),
+    line("Sent", "prompt_tokens", "--ink"),
+    line("Compaction threshold", "threshold_tokens", "--chart-5", { dashed: true, stepped: true }),
     ...(isOneWindow ? [] : [line("Limit", "limit", "--gone", { dashed: true, stepped: true })]),
-    line("Window", "window", "--chart-5", { dashed: true, stepped: true }),
+    line("Window", "window", "--ink-soft", { dashed: true, stepped: true }),
   ].filter((one) => one.values.some((value) => value !== null && value !== undefined));
+}
+
+/** The parts of each prompt, each on top of those below it; none that no prompt has. */
+function stackOf(turns) {
+  const tokens = (turn, [name]) => turn.parts?.[name] ?? 0;
+  const used = PARTS.filter((part) => turns.some((turn) => tokens(turn, part)));
+  return used.map((part, at) => ({
+    label: part[1], color: part[2], filled: true,
+    values: turns.map((turn) => (turn.parts ? used.slice(at).reduce((sum, below) => sum + tokens(turn, below), 0) : null)),
+    told: turns.map((turn) => turn.parts?.[part[0]] ?? null),
+  }));
 }
 
 function summed(turns) {
@@ -5279,16 +5404,19 @@ const $js_pages_conversation_seen = (() => { // js/pages/conversation/seen.js
 // What the model saw at a turn, beside the whole log: on the left what became of each message, on the right what was sent.
 const { html: html, useEffect: useEffect, useMemo: useMemo, useRef: useRef, useState: useState } = $js_lib;
 const { count: count, countOf: countOf } = $js_format;
+const { get: get } = $js_api;
 const { useLoaded: useLoaded } = $js_load;
 const { go: go, to: to } = $js_router;
 const { Badge: Badge, Button: Button, ContextBar: ContextBar, DISPOSITIONS: DISPOSITIONS, Disposition: Disposition, Empty: Empty, Failure: Failure, Loading: Loading, Status: Status } = $js_ui_parts;
 const { VirtualList: VirtualList } = $js_ui_virtual;
+const { SeenDrawing: SeenDrawing } = $js_pages_conversation_seen_drawing;
 const { counted: counted, entriesOf: entriesOf, loadView: loadView, olderRows: olderRows } = $js_pages_conversation_seen_view;
 const { allTurns: allTurns, told: told } = $js_pages_conversation_tokens;
 
 const ROW_PX = 96;
 const ENTRY_PX = 150;
 const MAX_CHARS = 6000;
+const ANSWER_CHARS = 300;
 
 /** @param {{id: string, route: object, session: object, round?: number}} props  `id` of the conversation */
 function Seen({ id, route, session, round = 0 }) {
@@ -5303,7 +5431,8 @@ function Seen({ id, route, session, round = 0 }) {
       <${Chooser} id=${id} item=${item} turns=${turns.data ?? []}>
         ${!item && html`<${WhatIf} session=${session} wish=${wish} onWish=${setWish} view=${view.data} />`}
       <//>
-      ${view.data && !view.error && html`<${Budget} id=${id} view=${view.data} turn=${turns.data?.find((turn) => turn.id === item)} />`}
+      ${item && html`<${Answer} key=${item} id=${id} turn=${turns.data?.find((turn) => turn.id === item)} />`}
+      ${view.data && !view.error && html`<${Budget} id=${id} view=${view.data} turn=${turns.data?.find((turn) => turn.id === item)} turns=${turns.data ?? []} />`}
     </section>
     ${view.error?.code === "model_required" && html`<p class="soft">Name a model above to see what it would be sent.</p>`}
     ${view.error && html`<${Failure} error=${view.error} retry=${view.reload} />`}
@@ -5358,10 +5487,20 @@ function WhatIf({ session, wish, onWish, view }) {
     onDone=${(model) => onWish({ ...wish, model: model.trim() })} /></label>`;
 }
 
-function Budget({ id, view, turn }) {
+/** How the answer begins that the view is of. */
+function Answer({ id, turn }) {
+  const answer = useLoaded(async (signal) => (turn ? (await get(`v1/conversations/${encodeURIComponent(id)}/log`, { from_seq: turn.seq, limit: 1 }, { signal })).data[0] : null), [id, turn?.seq]);
+  if (!answer.data) return null;
+  const { text, seq, tool_calls: calls } = answer.data;
+  const words = [text, ...calls.map((call) => `calls ${call.name}`)].filter(Boolean).join(" ");
+  return html`<p class="break"><span class="soft">Its answer:</span> ${words.length > ANSWER_CHARS ? `${words.slice(0, ANSWER_CHARS)}…` : words || html`<span class="soft">no text</span>`}
+    ${" "}<a class="small" href=${to(["conversations", id, "log"], { seq })}>In the log</a></p>`;
+}
+
+function Budget({ id, view, turn, turns }) {
   const threshold = view.compacts_above ?? turn?.threshold_tokens;
   return html`<div class="seen-budget">
-    ${view.reason && html`<p class="break">${view.reason}</p>`}
+    ${view.status === "full" ? view.reason && html`<p>${view.reason}</p>` : html`<${SeenDrawing} id=${id} view=${view} turn=${turn} turns=${turns} />`}
     <${ContextBar} tokens=${view.prompt_tokens} window=${view.window} threshold=${threshold} label="Prompt in the window" />
     <div class="row small">
       <${Status} of=${view.status} />
@@ -6085,6 +6224,8 @@ const { marked: marked } = $js_ui_marks;
 const { Badge: Badge, Empty: Empty, Loaded: Loaded, When: When } = $js_ui_parts;
 
 const MOST = 20;
+/** An id of the gateway or of its clients' protocols: nobody looks for its letters in messages. */
+const OWN_ID = /^(req|chatcmpl|resp|msg|conv|sum)[_-]\w+$/;
 
 function Found({ words, tenant, session }) {
   const named = useLoaded((signal) => lookUp(words, session, signal), [words]);
@@ -6097,7 +6238,7 @@ function Found({ words, tenant, session }) {
   return html`<div ref=${box} class="stack">
     ${named.data?.length > 0 && html`<section class="panel list named" aria-label="By its id"><header><h2>By its id</h2></header><ul class="plain-list">${named.data.map(({ text, note, href }) => html`<li key=${href} class="facts">
       <a href=${href}>${text}</a><span class="small soft">${note}</span></li>`)}</ul></section>`}
-    <${Loaded} from=${found} waiting="Searching…">${(told) => html`
+    ${!(named.data?.length > 0 && OWN_ID.test(words)) && html`<${Loaded} from=${found} waiting="Searching…">${(told) => html`
       <p class="small soft" role="status">${summed(told)}</p>
       ${told.data.length === 0
         ? !named.data?.length && html`<${Empty}>No message has these words. Words are looked for, not meanings.<//>`
@@ -6111,7 +6252,7 @@ function Found({ words, tenant, session }) {
               <p class="facts small soft"><${Badge}>${hit.role}<//><span class="number">#${hit.seq}</span><${When} at=${hit.created_at} /></p>
             </li>`,
           )}</ol>`}
-    `}<//>
+    `}<//>`}
   </div>`;
 }
 
@@ -6626,9 +6767,9 @@ function Costs({ route, session }) {
   }, [by, range, isAll]);
   const { data, error } = costs;
   return html`
-    <div class="page-head"><h1 tabindex="-1">Costs</h1><span class="page-facts small soft">${isAll ? "Days are those of UTC" : "Of your requests. Days are those of UTC"}</span></div>
+    <div class="page-head"><h1 tabindex="-1">Costs</h1><span class="page-facts small soft">${data && html`<strong class="number">${dollars(totalOf(data.days))}</strong> in all · `}${isAll ? "" : "Of your requests. "}Days are those of UTC</span></div>
     ${error && !data ? html`<${NotShown} error=${error} what="costs" retry=${costs.reload} />` : html`
-      <div class="request-filters" role="group" aria-label="What to add up">
+      <div class="request-filters wrapping" role="group" aria-label="What to add up">
         ${isAll && html`<${Choices} label="By" of=${BY} chosen=${by} onChoose=${(one) => ask({ by: one })} />`}
         <${Choices} label="Since" of=${RANGES} chosen=${range} onChoose=${(one) => ask({ range: one })} />
       </div>
@@ -6641,6 +6782,8 @@ function Costs({ route, session }) {
 }
 
 /** Unix seconds of the first day of a range, in UTC. */
+const totalOf = (days) => days.reduce((sum, day) => sum + (day.cost_usd ?? 0), 0);
+
 function beginOf(range) {
   const now = new Date();
   if (range === "month") return Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), 1) / 1000;
@@ -6795,6 +6938,7 @@ const { send: send } = $js_api;
 const { useCommands: useCommands } = $js_commands;
 const { count: count, dollars: dollars, nameTenant: nameTenant } = $js_format;
 const { useLoaded: useLoaded } = $js_load;
+const { to: to } = $js_router;
 const { Confirm: Confirm, useAction: useAction } = $js_ui_confirm;
 const { Badge: Badge, Button: Button, Dialog: Dialog, Empty: Empty, Failure: Failure, Field: Field, Loading: Loading, When: When } = $js_ui_parts;
 const { readAllKeys: readAllKeys } = $js_pages_operation_keys;
@@ -6837,25 +6981,28 @@ function Table({ keys, onBudget, onRevoke }) {
   // A tenant that was made for a key has the name of its oldest key.
   const names = new Map(keys.filter((key) => key.tenant.startsWith("ten_")).map((key) => [key.tenant, key.name]));
   return html`<div class="panel list"><div class="scroll-x" tabindex="0" role="region" aria-label="Keys"><table class="data keys-table">
-    <thead><tr><th scope="col">Name</th><th scope="col">Key</th><th scope="col">State</th><th scope="col">Tenant</th><th scope="col">Scopes</th>
-      <th scope="col">Models</th>${hasBudgets && html`<th scope="col" class="number">Spent this month</th>`}<th scope="col">Expires</th><th scope="col">Created</th>
+    <thead><tr><th scope="col">Name</th><th scope="col" class="wide">Key</th><th scope="col" class="wide">State</th><th scope="col" class="wide">Tenant</th><th scope="col" class="wide">Scopes</th>
+      <th scope="col" class="wide">Models</th>${hasBudgets && html`<th scope="col" class="number wide">Spent this month</th>`}<th scope="col" class="wide">Expires</th><th scope="col" class="wide">Created</th>
       <th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
     <tbody>${keys.map((key) => html`<tr key=${key.id} class=${stateOf(key) === "valid" ? "" : "over"}>
-      <th scope="row" class="break">${key.name}</th>
-      <td><code title=${key.id}>${key.hint}</code></td>
-      <td><${State} of=${stateOf(key)} /></td>
-      <td><span title=${key.tenant}>${nameTenant({ ...key, tenant_name: names.get(key.tenant) })}</span></td>
-      <td>${key.scopes.join(", ")}</td>
-      <td class="break">${key.models.length ? key.models.join(", ") : html`<span class="soft">all</span>`}${key.policy && html`<div class="soft">policy ${key.policy}</div>`}
+      <th scope="row" class="break"><a class="quiet" href=${to(["requests"], { key_id: key.id })} title="Requests with ${key.name}">${key.name}</a>
+        <div class="narrow facts small soft"><code>${key.hint}</code><${State} of=${stateOf(key)} />${hasBudgets && html`<span>${spentOf(key)}</span>`}</div></th>
+      <td class="wide"><code title=${key.id}>${key.hint}</code></td>
+      <td class="wide"><${State} of=${stateOf(key)} /></td>
+      <td class="wide"><span title=${key.tenant}>${nameTenant({ ...key, tenant_name: names.get(key.tenant) })}</span></td>
+      <td class="wide">${key.scopes.join(", ")}</td>
+      <td class="break wide">${key.models.length ? key.models.join(", ") : html`<span class="soft">all</span>`}${key.policy && html`<div class="soft">policy ${key.policy}</div>`}
         ${key.retention_days && html`<div class="soft">kept ${count(key.retention_days)} days</div>`}</td>
-      ${hasBudgets && html`<td class="number">${dollars(key.spent_usd)}${key.budget_usd !== null && html`<span class="soft"> of ${dollars(key.budget_usd)}</span>`}</td>`}
-      <td>${key.expires_at ? html`<${When} at=${key.expires_at} />` : html`<span class="soft">never</span>`}</td>
-      <td><${When} at=${key.created_at} /></td>
+      ${hasBudgets && html`<td class="number wide">${spentOf(key)}</td>`}
+      <td class="wide">${key.expires_at ? html`<${When} at=${key.expires_at} />` : html`<span class="soft">never</span>`}</td>
+      <td class="wide"><${When} at=${key.created_at} /></td>
       <td class="number">${!key.revoked_at && html`<${Button} small kind="plain" aria-label=${`Budget of ${key.name}…`} onClick=${() => onBudget(key)}>Budget…<//>
         <${Button} small kind="plain" aria-label=${`Revoke ${key.name}…`} onClick=${() => onRevoke(key)}>Revoke…<//>`}</td>
     </tr>`)}</tbody>
   </table></div></div>`;
 }
+
+const spentOf = (key) => html`${dollars(key.spent_usd)}${key.budget_usd !== null && html`<span class="soft"> of ${dollars(key.budget_usd)}</span>`}`;
 
 function stateOf(key) {
   if (key.revoked_at) return "revoked";
@@ -6907,7 +7054,8 @@ const { html: html, useMemo: useMemo } = $js_lib;
 const { get: get } = $js_api;
 const { count: count, dollars: dollars, duration: duration, moment: moment, percent: percent, short: short } = $js_format;
 const { useEvery: useEvery, useLoaded: useLoaded } = $js_load;
-const { go: go } = $js_router;
+const { go: go, to: to } = $js_router;
+const { isOperator: isOperator } = $js_session;
 const { Chart: Chart } = $js_ui_chart;
 const { Choices: Choices } = $js_ui_choices;
 const { Numbers: Numbers } = $js_ui_numbers;
@@ -6921,12 +7069,14 @@ const LATENCIES = {
   upstream_seconds: "Provider",
   store_seconds: "Database",
 };
+/** Fewer failed calls are no news. */
+const LEAST_FAILURES = 3;
 const RANGES = { hour: "Hour", day: "Day", week: "Week" };
 /** Samples as far apart are of more than a day. */
 const DAY_RANGE_SECONDS = 300;
 const clock = new Intl.DateTimeFormat("en", { timeStyle: "medium", hourCycle: "h23" });
 
-function Overview({ route }) {
+function Overview({ route, session }) {
   const range = route.query.get("range") in RANGES ? route.query.get("range") : "hour";
   const overview = useLoaded(async (signal) => {
     const read = (query) => get("v1/admin/overview", query, { signal });
@@ -6942,7 +7092,7 @@ function Overview({ route }) {
     ${error && !data && html`<${Refused} error=${error} retry=${overview.reload} />`}
     ${error && data && html`<div class="notice warn" role="alert">These numbers are old: ${error.message}</div>`}
     ${!data && !error && html`<${Loading}>Reading the numbers…<//>`}
-    ${data && html`<${All} told=${data} />`}`;
+    ${data && html`<${All} told=${data} showsRequests=${isOperator(session)} />`}`;
 }
 
 function facts(told) {
@@ -6963,11 +7113,11 @@ function Refused({ error, retry }) {
   return html`<${Failure} error=${error} retry=${retry} />`;
 }
 
-function All({ told }) {
+function All({ told, showsRequests }) {
   const { totals, now } = told;
   const rates = useMemo(() => lastMinute(told.series.samples), [told.series.samples]);
   return html`<div class="stack overview">
-    <${Broken} models=${told.models} />
+    <${Failing} models=${told.models} showsRequests=${showsRequests} />
     <${Numbers} label="Now" of=${[
       { label: "Requests now", value: count(now.requests_in_flight), note: `${count(now.streams_open)} streaming` },
       { label: "Requests per second", value: rates ? rates.requests.toFixed(rates.requests < 10 ? 2 : 0) : "–", note: "over the last minute" },
@@ -6989,7 +7139,7 @@ function All({ told }) {
       <${Panel} title="Latency" note="of the last minutes"><${Latency} latency=${told.latency} /><//>
       <${Panel} title="Answers by status"><${Shares} of=${totals.statuses} name=${(status) => html`<${Status} of=${status} />`} /><//>
       <${Panel} title="Compactions by outcome"><${Shares} of=${totals.compactions} name=${(outcome) => html`<${Badge} kind=${outcome === "failed" ? "bad" : ""}>${outcome.replaceAll("_", " ")}<//>`} /><//>
-      <${Panel} title="Errors" note=${told.errors.length ? errorKinds(totals) : ""}><${Errors} errors=${told.errors} /><//>
+      <${Panel} title="Errors" note=${told.errors.length ? errorKinds(totals) : ""}><${Errors} errors=${told.errors} showsRequests=${showsRequests} /><//>
     </div>
     <${Panel} title="Models" note=${totals.fallbacks ? `${plural(totals.fallbacks, "answer")} by another deployment than the first` : ""}><${Models} models=${told.models} /><//>
   </div>`;
@@ -7029,12 +7179,17 @@ function perSecond(samples, name) {
   return grown(samples, name).map((value, at) => (value === null ? null : value / Math.max(1, samples[at].at - samples[at - 1].at)));
 }
 
-/** Deployments that get no calls, because they failed again and again. */
-function Broken({ models }) {
-  const broken = models.filter((model) => model.breaker_open);
-  if (!broken.length) return null;
-  return html`<div class="notice warn" role="alert"><p><strong>${broken.map((model) => `${model.provider}/${model.model}`).join(", ")}</strong> ${broken.length === 1 ? "gets" : "get"} no calls for a while: ${broken.length === 1 ? "it" : "they"} failed again and again.</p>
-    <p class="hint">Meanwhile other deployments and fallbacks of the model are called.</p></div>`;
+/** Whether a deployment gets no calls now, or fails more often than it answers. */
+const isFailing = (model) => model.breaker_open || (model.errors >= LEAST_FAILURES && 2 * model.errors >= model.requests);
+
+/** Deployments that are down, or were for most of the time. */
+function Failing({ models, showsRequests }) {
+  const failing = models.filter(isFailing);
+  if (!failing.length) return null;
+  return html`<div class="notice bad" role="alert">
+    ${failing.map((model) => html`<p key=${`${model.provider} ${model.model}`}><strong>${model.provider}/${model.model}</strong>${model.breaker_open ? " gets no calls for a while" : ""}: ${count(model.errors)} of ${plural(model.requests, "call")} failed since the start${model.errors > 0 && ` (${failuresOf(model)})`}.
+      ${showsRequests && html` <a href=${to(["requests"], { outcome: "error", provider: model.provider })}>Its requests with errors</a>`}</p>`)}
+    <p class="hint">Meanwhile other deployments and fallbacks of the model are called, if it has any.</p></div>`;
 }
 
 function Charts({ series }) {
@@ -7087,11 +7242,13 @@ function Shares({ of, name }) {
     <td class="number">${count(value)}</td><td class="number soft">${percent(value, all)}</td></tr>`)}</tbody></table>`;
 }
 
-function Errors({ errors }) {
+function Errors({ errors, showsRequests }) {
   if (!errors.length) return html`<p class="soft small">None yet.</p>`;
-  return html`<div class="scroll-x" tabindex="0" role="region" aria-label="Errors"><table class="data errors"><thead><tr><th scope="col">Code</th><th scope="col">Status</th><th scope="col">Kind</th><th scope="col" class="number">How often</th></tr></thead>
-    <tbody>${errors.map((error) => html`<tr key=${`${error.status} ${error.code}`}><th scope="row"><code>${error.code ?? "none"}</code></th><td>${error.status}</td>
-      <td>${error.status >= 500 ? html`<${Badge} kind="bad">failure<//>` : "client error"}</td><td class="number">${count(error.count)}</td></tr>`)}</tbody></table></div>`;
+  const codeOf = (error) => html`<code>${error.code ?? "none"}</code>`;
+  return html`<div class="scroll-x" tabindex="0" role="region" aria-label="Errors"><table class="data errors"><thead><tr><th scope="col">Code</th><th scope="col">Status</th><th scope="col" class="wide">Kind</th><th scope="col" class="number">How often</th></tr></thead>
+    <tbody>${errors.map((error) => html`<tr key=${`${error.status} ${error.code}`}><th scope="row">${showsRequests
+      ? html`<a href=${to(["requests"], { outcome: "error", status: error.status })} title="Requests with status ${error.status}">${codeOf(error)}</a>` : codeOf(error)}</th><td>${error.status}</td>
+      <td class="wide">${error.status >= 500 ? html`<${Badge} kind="bad">failure<//>` : "client error"}</td><td class="number">${count(error.count)}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** Failed calls by what became of them: 3 timeout, 2 rate limited */
@@ -7100,13 +7257,19 @@ const failuresOf = ({ failures }) => Object.entries(failures).map(([outcome, num
 function Models({ models }) {
   if (!models.length) return html`<p class="soft small">No model was asked yet.</p>`;
   return html`<div class="scroll-x" tabindex="0" role="region" aria-label="Models"><table class="data">
-    <thead><tr><th scope="col">Model</th><th scope="col">Provider</th><th scope="col">State</th>${["Requests", "Errors", "Tokens sent", "Cached", "Answered", "Cost"].map((head) => html`<th scope="col" class="number">${head}</th>`)}</tr></thead>
+    <thead><tr><th scope="col">Model</th><th scope="col">Provider</th><th scope="col">State</th><th scope="col" class="number wide">Calls</th><th scope="col" class="number">Errors</th>
+      ${["Tokens sent", "Cached", "Answered", "Cost"].map((head) => html`<th scope="col" class="number wide">${head}</th>`)}</tr></thead>
     <tbody>${models.map((model) => html`<tr key=${`${model.provider} ${model.model}`}>
-      <th scope="row" class="break">${model.model}</th><td class="break">${model.provider}</td>
-      <td>${model.breaker_open ? html`<${Badge} kind="bad">no calls<//>` : model.requests ? html`<${Badge} kind="good">called<//>` : "–"}</td><td class="number">${count(model.requests)}</td>
-      <td class="number">${model.errors ? html`<${Badge} kind="bad">${count(model.errors)}<//> <span class="small soft">${failuresOf(model)}</span>` : "0"}</td><td class="number">${count(model.prompt_tokens)}</td>
-      <td class="number">${count(model.cached_tokens)}</td><td class="number">${count(model.completion_tokens)}</td><td class="number">${dollars(model.cost_usd)}</td></tr>`)}</tbody>
+      <th scope="row" class="break">${model.model}</th><td class="break">${model.provider}</td><td>${stateOf(model)}</td><td class="number wide">${count(model.requests)}</td>
+      <td class="number">${model.errors ? html`<${Badge} kind="bad">${count(model.errors)}<//> <span class="small soft">${failuresOf(model)}</span>` : "0"}</td><td class="number wide">${count(model.prompt_tokens)}</td>
+      <td class="number wide">${count(model.cached_tokens)}</td><td class="number wide">${count(model.completion_tokens)}</td><td class="number wide">${dollars(model.cost_usd)}</td></tr>`)}</tbody>
   </table></div>`;
+}
+
+function stateOf(model) {
+  if (model.breaker_open) return html`<${Badge} kind="bad">no calls<//>`;
+  if (isFailing(model)) return html`<${Badge} kind="bad">failing<//>`;
+  return model.requests ? html`<${Badge} kind="good">called<//>` : "–";
 }
 return { Overview: Overview };
 })();
@@ -7197,8 +7360,8 @@ const { useEvery: useEvery } = $js_load;
 const { requestQuery: requestQuery } = $js_pages_requests_filters;
 
 const REFRESH_SECONDS = 3;
-/** As many as the API gives at once. A request comes into the list when it ends, and stands where it began: so all are read again. */
-const PAGE = 100;
+/** A request comes into the list when it ends, and stands where it began: so all of a page are read again. More rows take longer to draw than to read. */
+const PAGE = 50;
 /** The page would become slow with more rows. */
 const MOST_ROWS = 1000;
 const NOTHING = { known: [], shown: null, hasMore: false, error: null, isStale: true, isLoadingMore: false };
@@ -7320,7 +7483,7 @@ const KINDS = {
   failed: "calls that failed",
   waiting: "waiting for the first byte",
   writing: "the answer being written",
-  other: "in no step",
+  other: "between steps, such as the pause before a further call",
 };
 
 /** What a moment counts as if several steps run in it: the first that fits. */
@@ -7488,7 +7651,7 @@ const Row = memo(({ row, most, query }) => {
     <th scope="row"><a class="title number" href=${to(["requests", row.id], wish)} title=${row.id}>${clockTime(row.started_at)}</a></th>
     <td><${Outcome} of=${row} /></td>
     <td class="models"><${Models} row=${row} />
-      <div class="narrow facts soft number">${row.provider && html`<span>${row.provider}${times(row)}</span>`}<span>${count(row.prompt_tokens)} → ${count(row.completion_tokens)}</span>
+      <div class="narrow facts soft number">${row.error && html`<code class="bad-ink break">${row.error}</code>`}${row.provider && html`<span>${row.provider}${times(row)}</span>`}<span>${count(row.prompt_tokens)} → ${count(row.completion_tokens)}</span>
         ${row.context_status && row.context_status !== "full" && html`<${Status} of=${row.context_status} />`}${row.tenant && html`<span>${row.key_name ?? nameTenant(row)}</span>`}</div></td>
     <td class="wide">${row.provider ?? "–"}${row.attempts > 1 && html` <span class="attempts" title="${count(row.attempts)} calls of providers">×${count(row.attempts)}</span>`}</td>
     <td class="number wide">${count(row.prompt_tokens)}</td>
@@ -7553,6 +7716,7 @@ return { RequestList: RequestList };
 const $js_pages_requests_story = (() => { // js/pages/requests/story.js
 // In words: why a request took its time, and what became of it.
 const { milliseconds: milliseconds } = $js_format;
+const { to: to } = $js_router;
 const { isFailed: isFailed } = $js_pages_requests_time_spent;
 
 /** Waits shorter than this are not worth a word. */
@@ -7572,6 +7736,23 @@ function story(request) {
   else if (!attempts.length) told.push("No model was asked: the answer was there already");
   const sentences = told.map((one) => one[0].toUpperCase() + one.slice(1));
   return `${sentences.join(". ")}.`;
+}
+
+const OVERVIEW = { link: "How the providers do", href: to(["overview"]) };
+
+/** What an operator can do about an error; null where there is nothing to say. @returns {{words: string, link?: string, href?: string}|null} */
+function adviceOn({ error, provider, key_id: key, conversation_id: conversation }) {
+  const failed = { link: "Other requests that failed there", href: to(["requests"], { outcome: "error", provider }) };
+  const advice = {
+    upstream_unavailable: { words: `Nothing answers at the address of ${provider ?? "the provider"}, or it was too slow. A second deployment or a fallback of the model takes over in such a case.`, ...OVERVIEW },
+    upstream_refused: { words: `${provider ?? "The provider"} answered with an error of its own; its status is above. The gateway called again as often as it may.`, ...failed },
+    budget_exceeded: { words: "The key has spent its budget of this month.", link: "Change the budget", href: to(["keys"]) },
+    rate_limit_exceeded: { words: "The key sent more than its rate limit allows.", link: "Its requests", href: to(["requests"], { key_id: key }) },
+    context_length_exceeded: { words: "Instructions, tools, pins and the newest message alone do not fit into the window.", ...(conversation && { link: "What is pinned", href: to(["conversations", conversation, "summaries"]) }) },
+    model_not_found: { words: "No configured model has this name.", link: "The configured models", href: to(["settings"], { q: "models." }) },
+    invalid_api_key: { words: "The key is wrong, revoked or expired.", link: "All keys", href: to(["keys"]) },
+  };
+  return advice[error] ?? null;
 }
 
 function waits({ queue_ms: queue, compaction_ms: compaction, timeline }) {
@@ -7597,7 +7778,7 @@ function tellAttempt({ detail, start_ms: start, end_ms: end }, at, all, { first_
   if (isLast && stream && firstByte !== null && firstByte > start) return `${who} began to answer after ${milliseconds(firstByte - start)} and ended after ${milliseconds(end - start)}`;
   return `${who} answered after ${milliseconds(end - start)}`;
 }
-return { story: story };
+return { story: story, adviceOn: adviceOn };
 })();
 const $js_pages_requests_one = (() => { // js/pages/requests/one.js
 // One request: in a sentence what took its time, its steps on one time axis, and the same as a table.
@@ -7609,7 +7790,7 @@ const { to: to } = $js_router;
 const { Copy: Copy, Failure: Failure, Loading: Loading, Status: Status } = $js_ui_parts;
 const { NotShown: NotShown } = $js_pages_operation_access;
 const { Outcome: Outcome, seenAt: seenAt } = $js_pages_requests_parts;
-const { story: story } = $js_pages_requests_story;
+const { adviceOn: adviceOn, story: story } = $js_pages_requests_story;
 const { KINDS: KINDS, SpentKey: SpentKey, kindOf: kindOf, spentByKind: spentByKind } = $js_pages_requests_time_spent;
 
 const SETTING = html`<code>telemetry.recent_requests</code> above 0`;
@@ -7633,6 +7814,7 @@ function One({ of: request }) {
   const spent = spentByKind(request);
   return html`<div class="stack request-page">
     <p class="story" role="status">${story(request)}</p>
+    <${Advice} of=${request} />
     <${Facts} of=${request} />
     <section class="panel"><header><h2>Where the time went</h2><span class="small soft number">${milliseconds(request.duration_ms)}</span></header>
       <${Axis} of=${request} />
@@ -7640,6 +7822,13 @@ function One({ of: request }) {
     </section>
     <section class="panel list"><header><h2>Steps</h2></header><${Steps} of=${request} /></section>
   </div>`;
+}
+
+/** What to do about an error. */
+function Advice({ of: request }) {
+  const advice = adviceOn(request);
+  if (!advice) return null;
+  return html`<p class="advice">${advice.words}${advice.href && html` <a href=${advice.href}>${advice.link}</a>`}</p>`;
 }
 
 function Facts({ of: request }) {
@@ -7716,7 +7905,7 @@ const { useAction: useAction } = $js_ui_confirm;
 const { Badge: Badge, Button: Button, Empty: Empty, Failure: Failure, Loading: Loading, When: When } = $js_ui_parts;
 const { NotShown: NotShown } = $js_pages_operation_access;
 
-function Settings({ route }) {
+function Settings({ route, session }) {
   const settings = useLoaded((signal) => get("v1/admin/settings", {}, { signal }), []);
   const limits = useLoaded((signal) => get("v1/admin/learned-limits", {}, { signal }), []);
   const [typed, setTyped] = useState(route.query.get("q") ?? "");
@@ -7735,10 +7924,18 @@ function Settings({ route }) {
           onInput=${(event) => { setTyped(event.target.value); ask({ q: event.target.value }); }} />
         <button type="button" class="choice" aria-pressed=${isChanged} onClick=${() => ask({ changed: isChanged ? "" : "1" })}>Only what is set</button>
       </div>
+      ${session.simulated && html`<${NoProvider} />`}
       ${limits.data?.data.length > 0 && html`<${LearnedLimits} limits=${limits.data.data} onCleared=${limits.reload} />`}
       <p class="visually-hidden" role="status">${count(rows.length)} settings</p>
       ${rows.length === 0 ? html`<div class="panel"><${Empty}><p>No setting is like that.</p><//></div>` : html`<div class="stack settings">${groupsOf(rows).map(([name, group]) => html`<${Group} key=${name} name=${name} rows=${group} />`)}</div>`}`}
   `;
+}
+
+/** What to do for a model of one's own. */
+function NoProvider() {
+  return html`<section class="panel"><header><h2>No provider is configured: a simulated model answers</h2></header>
+    <p><code>concertina init my.yaml</code> asks three questions and writes a configuration with your provider. Start the gateway with it: <code>make run CONFIG=my.yaml</code>,
+      or <code>concertina serve --config my.yaml</code>.</p></section>`;
 }
 
 const matches = (row, typed) => typed.toLowerCase().split(/\s+/).every((word) => row.path.toLowerCase().includes(word) || String(shown(row)).toLowerCase().includes(word));
@@ -7836,12 +8033,18 @@ function Bar({ session, current, onPalette, onKeyboard, onChangeKey }) {
     <a class="brand" href="#/conversations"><img src="icon.svg" alt="" width="24" height="24" />Concertina</a>
     ${session && html`
       <nav class="bar-pages" aria-label="Pages"><${Links} session=${session} current=${current} /></nav>
-      ${session.simulated && html`<span class="bar-note"><${Badge} kind="warn" title=${SIMULATED}>Simulated model<//></span>`}
+      ${session.simulated && html`<${Simulated} session=${session} />`}
       <button type="button" class="bar-button palette-opener" aria-label="Search and commands" aria-keyshortcuts="Control+K Meta+K" onClick=${onPalette}>
         ${ICONS.search}<span class="palette-words">Search or do…</span><kbd>${PALETTE_KEYS}</kbd></button>
       <${Account} session=${session} onKeyboard=${onKeyboard} onChangeKey=${onChangeKey} />
     `}
   </header>`;
+}
+
+/** What it means, and for who may see them the settings, where it says how to change it. */
+function Simulated({ session }) {
+  const badge = html`<${Badge} kind="warn" title=${SIMULATED}>Simulated model<//>`;
+  return isOperator(session) ? html`<a class="bar-note" href=${to(["settings"])}>${badge}</a>` : html`<span class="bar-note">${badge}</span>`;
 }
 
 function Links({ session, current }) {

@@ -56,7 +56,12 @@ class ConversationHistory:
             start_seq = entry.seq if newest_first else entry.seq + 1
         read_answers = self._read_answers_before if newest_first else self._read_answers_after
         answers = await read_answers(conversation, start_seq, limit + 1)
-        return [build_turn_row(answer, turn) for answer, turn in answers[:limit]], len(answers) > limit
+        rows = [build_turn_row(answer, turn) for answer, turn in answers[:limit]]
+        # What erased messages and a client's own versions have is not in the log's totals.
+        if not conversation.redacted_seqs and not conversation.has_client_versions:
+            for row, (answer, _) in zip(rows, answers, strict=False):
+                _add_instructions(row, answer)
+        return rows, len(answers) > limit
 
     async def _read_answers_after(
         self, conversation: Conversation, from_seq: int, count: int
@@ -297,10 +302,42 @@ def build_turn_row(answer: LogMessage, turn: int) -> dict[str, Any]:
         "cached_tokens": reported.get("cached_tokens"),
         "completion_tokens": completion_tokens if isinstance(completion_tokens, int) else None,
         "threshold_tokens": context.get("compacts_above", view_record.get(THRESHOLD)),
+        "parts": build_prompt_parts(context) if context else None,
         "log_tokens": log_tokens,
         "saved_tokens": None if log_tokens is None else max(0, log_tokens - int(context["prompt_tokens"])),
         "boundary_seq": boundary.get("to_seq", 0) if context else None,
     }
+
+
+def build_prompt_parts(context: AnswerMeta) -> dict[str, int | None]:
+    """Builds the calibrated tokens of each part of the prompt that an answer was given to. `verbatim` is the rest: the
+    messages, whole or shortened, the gateway's words around summaries, and the instructions while they are None.
+
+    Args:
+        context: as stored with the answer.
+    """
+    raw_summaries = sum(summary["tokens"] for summary in context.get("summaries", ()))
+    parts = {
+        "summaries": round(raw_summaries * _read_slope(context)),
+        "user_text": int((context.get("user_text") or {}).get("tokens", 0)),
+        "quotations": int(context.get("quoted_tokens", 0)),
+    }
+    return {"instructions": None, **parts, "verbatim": int(context["prompt_tokens"]) - sum(parts.values())}
+
+
+def _add_instructions(row: dict[str, Any], answer: LogMessage) -> None:
+    """Takes the tokens of instructions and tools from `verbatim`: what the whole history had, less its messages."""
+    meta: AnswerMeta = answer.meta or {}
+    facts: AnswerMeta = meta.get(VIEW_FACTS) or {}
+    if row["parts"] is None or row["log_tokens"] is None or facts.get("next_seq") != answer.seq:
+        return
+    messages = round((answer.tokens_total - answer.tokens) * _read_slope(meta["context"]))
+    instructions = min(row["parts"]["verbatim"], max(0, row["log_tokens"] - messages))
+    row["parts"] |= {"instructions": instructions, "verbatim": row["parts"]["verbatim"] - instructions}
+
+
+def _read_slope(context: AnswerMeta) -> float:
+    return float((context.get("calibration") or {}).get("slope") or 1.0)
 
 
 TURN_NUMBER_STRIDE_MESSAGES: Final = 512

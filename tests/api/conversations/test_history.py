@@ -16,7 +16,7 @@ from tests.support.memory_store import MemoryStore
 
 UNKNOWN = (
     "policy", "status", "window", "limit", "threshold_tokens", "prompt_tokens", "reported_tokens", "cached_tokens",
-    "completion_tokens", "log_tokens", "saved_tokens", "compaction", "summaries", "boundary_seq", "model",
+    "completion_tokens", "log_tokens", "saved_tokens", "parts", "compaction", "summaries", "boundary_seq", "model",
     "finish_reason",
 )  # fmt: skip
 
@@ -78,6 +78,35 @@ async def test_each_answer_is_told_as_it_said_of_itself() -> None:
         assert [row["log_tokens"] for row in rows] == sorted(row["log_tokens"] for row in rows)
         preview = await done(gateway, "GET", "c/context")
         assert rows[-1]["threshold_tokens"] == preview["compacts_above"]
+
+
+async def test_the_prompt_of_each_answer_is_told_by_its_parts() -> None:
+    rules = {"role": "system", "content": "Answer from what was said, in one sentence. " * 12}
+    async with world(ScriptedUpstream(default=answering), window=WINDOW) as gateway:
+        contexts = [
+            (await gateway.say([rules, user(question(number, 120))], conversation="c"))["context"]
+            for number in range(20)
+        ]
+        rows = await turns(gateway)
+        for row, context in zip(rows, contexts, strict=True):
+            parts, slope = row["parts"], context["calibration"]["slope"]
+            assert sum(parts.values()) == row["prompt_tokens"]
+            assert parts["summaries"] == round(slope * sum(one["tokens"] for one in context["summaries"]))
+            assert parts["user_text"] == context["user_text"]["tokens"]
+            assert parts["quotations"] == context["quoted_tokens"]
+            assert all(tokens >= 0 for tokens in parts.values())
+        assert {row["status"] for row in rows} == {"full", "summarized"}
+        assert rows[-1]["parts"]["summaries"] > 0
+        first = rows[0]["prompt_tokens"] - (await log(gateway))[0]["tokens"]
+        assert rows[0]["parts"]["instructions"] == first > 100
+        for row, context in zip(rows, contexts, strict=True):
+            told = first * context["calibration"]["slope"] + context["calibration"]["offset"]
+            assert row["parts"]["instructions"] == pytest.approx(told, abs=2)
+        item = (await log(gateway))[2]["id"]
+        await done(gateway, "DELETE", f"c/items/{item}")
+        after = [row["parts"] for row in await turns(gateway)]
+        assert {parts["instructions"] for parts in after} == {None}
+        assert after[0]["verbatim"] == rows[0]["prompt_tokens"]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 1000])

@@ -18,12 +18,18 @@ export function Bar({ session, current, onPalette, onKeyboard, onChangeKey }) {
     <a class="brand" href="#/conversations"><img src="icon.svg" alt="" width="24" height="24" />Concertina</a>
     ${session && html`
       <nav class="bar-pages" aria-label="Pages"><${Links} session=${session} current=${current} /></nav>
-      ${session.simulated && html`<span class="bar-note"><${Badge} kind="warn" title=${SIMULATED}>Simulated model<//></span>`}
+      ${session.simulated && html`<${Simulated} session=${session} />`}
       <button type="button" class="bar-button palette-opener" aria-label="Search and commands" aria-keyshortcuts="Control+K Meta+K" onClick=${onPalette}>
         ${ICONS.search}<span class="palette-words">Search or do…</span><kbd>${PALETTE_KEYS}</kbd></button>
       <${Account} session=${session} onKeyboard=${onKeyboard} onChangeKey=${onChangeKey} />
     `}
   </header>`;
+}
+
+/** What it means, and for who may see them the settings, where it says how to change it. */
+function Simulated({ session }) {
+  const badge = html`<${Badge} kind="warn" title=${SIMULATED}>Simulated model<//>`;
+  return isOperator(session) ? html`<a class="bar-note" href=${to(["settings"])}>${badge}</a>` : html`<span class="bar-note">${badge}</span>`;
 }
 
 function Links({ session, current }) {

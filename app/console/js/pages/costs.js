@@ -31,9 +31,9 @@ export function Costs({ route, session }) {
   }, [by, range, isAll]);
   const { data, error } = costs;
   return html`
-    <div class="page-head"><h1 tabindex="-1">Costs</h1><span class="page-facts small soft">${isAll ? "Days are those of UTC" : "Of your requests. Days are those of UTC"}</span></div>
+    <div class="page-head"><h1 tabindex="-1">Costs</h1><span class="page-facts small soft">${data && html`<strong class="number">${dollars(totalOf(data.days))}</strong> in all · `}${isAll ? "" : "Of your requests. "}Days are those of UTC</span></div>
     ${error && !data ? html`<${NotShown} error=${error} what="costs" retry=${costs.reload} />` : html`
-      <div class="request-filters" role="group" aria-label="What to add up">
+      <div class="request-filters wrapping" role="group" aria-label="What to add up">
         ${isAll && html`<${Choices} label="By" of=${BY} chosen=${by} onChoose=${(one) => ask({ by: one })} />`}
         <${Choices} label="Since" of=${RANGES} chosen=${range} onChoose=${(one) => ask({ range: one })} />
       </div>
@@ -46,6 +46,8 @@ export function Costs({ route, session }) {
 }
 
 /** Unix seconds of the first day of a range, in UTC. */
+const totalOf = (days) => days.reduce((sum, day) => sum + (day.cost_usd ?? 0), 0);
+
 function beginOf(range) {
   const now = new Date();
   if (range === "month") return Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), 1) / 1000;

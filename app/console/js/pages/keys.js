@@ -4,6 +4,7 @@ import { send } from "../api.js";
 import { useCommands } from "../commands.js";
 import { count, dollars, nameTenant } from "../format.js";
 import { useLoaded } from "../load.js";
+import { to } from "../router.js";
 import { Confirm, useAction } from "../ui/confirm.js";
 import { Badge, Button, Dialog, Empty, Failure, Field, Loading, When } from "../ui/parts.js";
 import { readAllKeys } from "./operation/keys.js";
@@ -46,25 +47,28 @@ function Table({ keys, onBudget, onRevoke }) {
   // A tenant that was made for a key has the name of its oldest key.
   const names = new Map(keys.filter((key) => key.tenant.startsWith("ten_")).map((key) => [key.tenant, key.name]));
   return html`<div class="panel list"><div class="scroll-x" tabindex="0" role="region" aria-label="Keys"><table class="data keys-table">
-    <thead><tr><th scope="col">Name</th><th scope="col">Key</th><th scope="col">State</th><th scope="col">Tenant</th><th scope="col">Scopes</th>
-      <th scope="col">Models</th>${hasBudgets && html`<th scope="col" class="number">Spent this month</th>`}<th scope="col">Expires</th><th scope="col">Created</th>
+    <thead><tr><th scope="col">Name</th><th scope="col" class="wide">Key</th><th scope="col" class="wide">State</th><th scope="col" class="wide">Tenant</th><th scope="col" class="wide">Scopes</th>
+      <th scope="col" class="wide">Models</th>${hasBudgets && html`<th scope="col" class="number wide">Spent this month</th>`}<th scope="col" class="wide">Expires</th><th scope="col" class="wide">Created</th>
       <th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
     <tbody>${keys.map((key) => html`<tr key=${key.id} class=${stateOf(key) === "valid" ? "" : "over"}>
-      <th scope="row" class="break">${key.name}</th>
-      <td><code title=${key.id}>${key.hint}</code></td>
-      <td><${State} of=${stateOf(key)} /></td>
-      <td><span title=${key.tenant}>${nameTenant({ ...key, tenant_name: names.get(key.tenant) })}</span></td>
-      <td>${key.scopes.join(", ")}</td>
-      <td class="break">${key.models.length ? key.models.join(", ") : html`<span class="soft">all</span>`}${key.policy && html`<div class="soft">policy ${key.policy}</div>`}
+      <th scope="row" class="break"><a class="quiet" href=${to(["requests"], { key_id: key.id })} title="Requests with ${key.name}">${key.name}</a>
+        <div class="narrow facts small soft"><code>${key.hint}</code><${State} of=${stateOf(key)} />${hasBudgets && html`<span>${spentOf(key)}</span>`}</div></th>
+      <td class="wide"><code title=${key.id}>${key.hint}</code></td>
+      <td class="wide"><${State} of=${stateOf(key)} /></td>
+      <td class="wide"><span title=${key.tenant}>${nameTenant({ ...key, tenant_name: names.get(key.tenant) })}</span></td>
+      <td class="wide">${key.scopes.join(", ")}</td>
+      <td class="break wide">${key.models.length ? key.models.join(", ") : html`<span class="soft">all</span>`}${key.policy && html`<div class="soft">policy ${key.policy}</div>`}
         ${key.retention_days && html`<div class="soft">kept ${count(key.retention_days)} days</div>`}</td>
-      ${hasBudgets && html`<td class="number">${dollars(key.spent_usd)}${key.budget_usd !== null && html`<span class="soft"> of ${dollars(key.budget_usd)}</span>`}</td>`}
-      <td>${key.expires_at ? html`<${When} at=${key.expires_at} />` : html`<span class="soft">never</span>`}</td>
-      <td><${When} at=${key.created_at} /></td>
+      ${hasBudgets && html`<td class="number wide">${spentOf(key)}</td>`}
+      <td class="wide">${key.expires_at ? html`<${When} at=${key.expires_at} />` : html`<span class="soft">never</span>`}</td>
+      <td class="wide"><${When} at=${key.created_at} /></td>
       <td class="number">${!key.revoked_at && html`<${Button} small kind="plain" aria-label=${`Budget of ${key.name}…`} onClick=${() => onBudget(key)}>Budget…<//>
         <${Button} small kind="plain" aria-label=${`Revoke ${key.name}…`} onClick=${() => onRevoke(key)}>Revoke…<//>`}</td>
     </tr>`)}</tbody>
   </table></div></div>`;
 }
+
+const spentOf = (key) => html`${dollars(key.spent_usd)}${key.budget_usd !== null && html`<span class="soft"> of ${dollars(key.budget_usd)}</span>`}`;
 
 function stateOf(key) {
   if (key.revoked_at) return "revoked";

@@ -3,7 +3,8 @@ import { html, useMemo } from "../lib.js";
 import { get } from "../api.js";
 import { count, dollars, duration, moment, percent, short } from "../format.js";
 import { useEvery, useLoaded } from "../load.js";
-import { go } from "../router.js";
+import { go, to } from "../router.js";
+import { isOperator } from "../session.js";
 import { Chart } from "../ui/chart.js";
 import { Choices } from "../ui/choices.js";
 import { Numbers } from "../ui/numbers.js";
@@ -17,12 +18,14 @@ const LATENCIES = {
   upstream_seconds: "Provider",
   store_seconds: "Database",
 };
+/** Fewer failed calls are no news. */
+const LEAST_FAILURES = 3;
 const RANGES = { hour: "Hour", day: "Day", week: "Week" };
 /** Samples as far apart are of more than a day. */
 const DAY_RANGE_SECONDS = 300;
 const clock = new Intl.DateTimeFormat("en", { timeStyle: "medium", hourCycle: "h23" });
 
-export function Overview({ route }) {
+export function Overview({ route, session }) {
   const range = route.query.get("range") in RANGES ? route.query.get("range") : "hour";
   const overview = useLoaded(async (signal) => {
     const read = (query) => get("v1/admin/overview", query, { signal });
@@ -38,7 +41,7 @@ export function Overview({ route }) {
     ${error && !data && html`<${Refused} error=${error} retry=${overview.reload} />`}
     ${error && data && html`<div class="notice warn" role="alert">These numbers are old: ${error.message}</div>`}
     ${!data && !error && html`<${Loading}>Reading the numbers…<//>`}
-    ${data && html`<${All} told=${data} />`}`;
+    ${data && html`<${All} told=${data} showsRequests=${isOperator(session)} />`}`;
 }
 
 function facts(told) {
@@ -59,11 +62,11 @@ function Refused({ error, retry }) {
   return html`<${Failure} error=${error} retry=${retry} />`;
 }
 
-function All({ told }) {
+function All({ told, showsRequests }) {
   const { totals, now } = told;
   const rates = useMemo(() => lastMinute(told.series.samples), [told.series.samples]);
   return html`<div class="stack overview">
-    <${Broken} models=${told.models} />
+    <${Failing} models=${told.models} showsRequests=${showsRequests} />
     <${Numbers} label="Now" of=${[
       { label: "Requests now", value: count(now.requests_in_flight), note: `${count(now.streams_open)} streaming` },
       { label: "Requests per second", value: rates ? rates.requests.toFixed(rates.requests < 10 ? 2 : 0) : "–", note: "over the last minute" },
@@ -85,7 +88,7 @@ function All({ told }) {
       <${Panel} title="Latency" note="of the last minutes"><${Latency} latency=${told.latency} /><//>
       <${Panel} title="Answers by status"><${Shares} of=${totals.statuses} name=${(status) => html`<${Status} of=${status} />`} /><//>
       <${Panel} title="Compactions by outcome"><${Shares} of=${totals.compactions} name=${(outcome) => html`<${Badge} kind=${outcome === "failed" ? "bad" : ""}>${outcome.replaceAll("_", " ")}<//>`} /><//>
-      <${Panel} title="Errors" note=${told.errors.length ? errorKinds(totals) : ""}><${Errors} errors=${told.errors} /><//>
+      <${Panel} title="Errors" note=${told.errors.length ? errorKinds(totals) : ""}><${Errors} errors=${told.errors} showsRequests=${showsRequests} /><//>
     </div>
     <${Panel} title="Models" note=${totals.fallbacks ? `${plural(totals.fallbacks, "answer")} by another deployment than the first` : ""}><${Models} models=${told.models} /><//>
   </div>`;
@@ -125,12 +128,17 @@ function perSecond(samples, name) {
   return grown(samples, name).map((value, at) => (value === null ? null : value / Math.max(1, samples[at].at - samples[at - 1].at)));
 }
 
-/** Deployments that get no calls, because they failed again and again. */
-function Broken({ models }) {
-  const broken = models.filter((model) => model.breaker_open);
-  if (!broken.length) return null;
-  return html`<div class="notice warn" role="alert"><p><strong>${broken.map((model) => `${model.provider}/${model.model}`).join(", ")}</strong> ${broken.length === 1 ? "gets" : "get"} no calls for a while: ${broken.length === 1 ? "it" : "they"} failed again and again.</p>
-    <p class="hint">Meanwhile other deployments and fallbacks of the model are called.</p></div>`;
+/** Whether a deployment gets no calls now, or fails more often than it answers. */
+const isFailing = (model) => model.breaker_open || (model.errors >= LEAST_FAILURES && 2 * model.errors >= model.requests);
+
+/** Deployments that are down, or were for most of the time. */
+function Failing({ models, showsRequests }) {
+  const failing = models.filter(isFailing);
+  if (!failing.length) return null;
+  return html`<div class="notice bad" role="alert">
+    ${failing.map((model) => html`<p key=${`${model.provider} ${model.model}`}><strong>${model.provider}/${model.model}</strong>${model.breaker_open ? " gets no calls for a while" : ""}: ${count(model.errors)} of ${plural(model.requests, "call")} failed since the start${model.errors > 0 && ` (${failuresOf(model)})`}.
+      ${showsRequests && html` <a href=${to(["requests"], { outcome: "error", provider: model.provider })}>Its requests with errors</a>`}</p>`)}
+    <p class="hint">Meanwhile other deployments and fallbacks of the model are called, if it has any.</p></div>`;
 }
 
 function Charts({ series }) {
@@ -183,11 +191,13 @@ function Shares({ of, name }) {
     <td class="number">${count(value)}</td><td class="number soft">${percent(value, all)}</td></tr>`)}</tbody></table>`;
 }
 
-function Errors({ errors }) {
+function Errors({ errors, showsRequests }) {
   if (!errors.length) return html`<p class="soft small">None yet.</p>`;
-  return html`<div class="scroll-x" tabindex="0" role="region" aria-label="Errors"><table class="data errors"><thead><tr><th scope="col">Code</th><th scope="col">Status</th><th scope="col">Kind</th><th scope="col" class="number">How often</th></tr></thead>
-    <tbody>${errors.map((error) => html`<tr key=${`${error.status} ${error.code}`}><th scope="row"><code>${error.code ?? "none"}</code></th><td>${error.status}</td>
-      <td>${error.status >= 500 ? html`<${Badge} kind="bad">failure<//>` : "client error"}</td><td class="number">${count(error.count)}</td></tr>`)}</tbody></table></div>`;
+  const codeOf = (error) => html`<code>${error.code ?? "none"}</code>`;
+  return html`<div class="scroll-x" tabindex="0" role="region" aria-label="Errors"><table class="data errors"><thead><tr><th scope="col">Code</th><th scope="col">Status</th><th scope="col" class="wide">Kind</th><th scope="col" class="number">How often</th></tr></thead>
+    <tbody>${errors.map((error) => html`<tr key=${`${error.status} ${error.code}`}><th scope="row">${showsRequests
+      ? html`<a href=${to(["requests"], { outcome: "error", status: error.status })} title="Requests with status ${error.status}">${codeOf(error)}</a>` : codeOf(error)}</th><td>${error.status}</td>
+      <td class="wide">${error.status >= 500 ? html`<${Badge} kind="bad">failure<//>` : "client error"}</td><td class="number">${count(error.count)}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** Failed calls by what became of them: 3 timeout, 2 rate limited */
@@ -196,11 +206,17 @@ const failuresOf = ({ failures }) => Object.entries(failures).map(([outcome, num
 function Models({ models }) {
   if (!models.length) return html`<p class="soft small">No model was asked yet.</p>`;
   return html`<div class="scroll-x" tabindex="0" role="region" aria-label="Models"><table class="data">
-    <thead><tr><th scope="col">Model</th><th scope="col">Provider</th><th scope="col">State</th>${["Requests", "Errors", "Tokens sent", "Cached", "Answered", "Cost"].map((head) => html`<th scope="col" class="number">${head}</th>`)}</tr></thead>
+    <thead><tr><th scope="col">Model</th><th scope="col">Provider</th><th scope="col">State</th><th scope="col" class="number wide">Calls</th><th scope="col" class="number">Errors</th>
+      ${["Tokens sent", "Cached", "Answered", "Cost"].map((head) => html`<th scope="col" class="number wide">${head}</th>`)}</tr></thead>
     <tbody>${models.map((model) => html`<tr key=${`${model.provider} ${model.model}`}>
-      <th scope="row" class="break">${model.model}</th><td class="break">${model.provider}</td>
-      <td>${model.breaker_open ? html`<${Badge} kind="bad">no calls<//>` : model.requests ? html`<${Badge} kind="good">called<//>` : "–"}</td><td class="number">${count(model.requests)}</td>
-      <td class="number">${model.errors ? html`<${Badge} kind="bad">${count(model.errors)}<//> <span class="small soft">${failuresOf(model)}</span>` : "0"}</td><td class="number">${count(model.prompt_tokens)}</td>
-      <td class="number">${count(model.cached_tokens)}</td><td class="number">${count(model.completion_tokens)}</td><td class="number">${dollars(model.cost_usd)}</td></tr>`)}</tbody>
+      <th scope="row" class="break">${model.model}</th><td class="break">${model.provider}</td><td>${stateOf(model)}</td><td class="number wide">${count(model.requests)}</td>
+      <td class="number">${model.errors ? html`<${Badge} kind="bad">${count(model.errors)}<//> <span class="small soft">${failuresOf(model)}</span>` : "0"}</td><td class="number wide">${count(model.prompt_tokens)}</td>
+      <td class="number wide">${count(model.cached_tokens)}</td><td class="number wide">${count(model.completion_tokens)}</td><td class="number wide">${dollars(model.cost_usd)}</td></tr>`)}</tbody>
   </table></div>`;
+}
+
+function stateOf(model) {
+  if (model.breaker_open) return html`<${Badge} kind="bad">no calls<//>`;
+  if (isFailing(model)) return html`<${Badge} kind="bad">failing<//>`;
+  return model.requests ? html`<${Badge} kind="good">called<//>` : "–";
 }

@@ -9,7 +9,7 @@ import { useAction } from "../ui/confirm.js";
 import { Badge, Button, Empty, Failure, Loading, When } from "../ui/parts.js";
 import { NotShown } from "./operation/access.js";
 
-export function Settings({ route }) {
+export function Settings({ route, session }) {
   const settings = useLoaded((signal) => get("v1/admin/settings", {}, { signal }), []);
   const limits = useLoaded((signal) => get("v1/admin/learned-limits", {}, { signal }), []);
   const [typed, setTyped] = useState(route.query.get("q") ?? "");
@@ -28,10 +28,18 @@ export function Settings({ route }) {
           onInput=${(event) => { setTyped(event.target.value); ask({ q: event.target.value }); }} />
         <button type="button" class="choice" aria-pressed=${isChanged} onClick=${() => ask({ changed: isChanged ? "" : "1" })}>Only what is set</button>
       </div>
+      ${session.simulated && html`<${NoProvider} />`}
       ${limits.data?.data.length > 0 && html`<${LearnedLimits} limits=${limits.data.data} onCleared=${limits.reload} />`}
       <p class="visually-hidden" role="status">${count(rows.length)} settings</p>
       ${rows.length === 0 ? html`<div class="panel"><${Empty}><p>No setting is like that.</p><//></div>` : html`<div class="stack settings">${groupsOf(rows).map(([name, group]) => html`<${Group} key=${name} name=${name} rows=${group} />`)}</div>`}`}
   `;
+}
+
+/** What to do for a model of one's own. */
+function NoProvider() {
+  return html`<section class="panel"><header><h2>No provider is configured: a simulated model answers</h2></header>
+    <p><code>concertina init my.yaml</code> asks three questions and writes a configuration with your provider. Start the gateway with it: <code>make run CONFIG=my.yaml</code>,
+      or <code>concertina serve --config my.yaml</code>.</p></section>`;
 }
 
 const matches = (row, typed) => typed.toLowerCase().split(/\s+/).every((word) => row.path.toLowerCase().includes(word) || String(shown(row)).toLowerCase().includes(word));

@@ -7,6 +7,8 @@ const AXIS_FONT = "12px system-ui, sans-serif";
 const TABLE_ROWS = 200;
 const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 const PIXELS_PER_MARK = 6;
+/** Room for a time of day with seconds. */
+const PIXELS_PER_TIME = 72;
 const HALF_DAY_SECONDS = 43_200;
 const days = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
 const hours = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
@@ -25,6 +27,7 @@ function clockTimes(ticks) {
  * @property {string} [color]  name of a CSS variable, such as `--chart-1`
  * @property {boolean} [dashed]
  * @property {boolean} [area]  filled down to zero
+ * @property {boolean} [filled]  the same, without anything to be seen through it: of several lines the first is the highest, so that they stack
  * @property {boolean} [stepped]
  * @property {boolean} [bars]  a bar at each x; of several lines the first is the highest and drawn first, so that they stack
  * @property {(number|null)[]} [told]  what the read-out and the table say, in place of the values
@@ -60,7 +63,7 @@ export function Chart(props) {
   return html`<figure class="chart">
     <div class="chart-head">
       <ul class="chart-key">
-        ${lines.map((line) => html`<li key=${line.label}><span class="swatch ${line.dashed ? "dashed" : ""}"
+        ${lines.map((line) => html`<li key=${line.label}><span class="swatch ${line.dashed ? "dashed" : ""} ${line.filled ? "filled" : ""}"
           style=${{ borderColor: `var(${line.color})` }}></span>${line.label}${shown !== null && html`: <strong
           class="number">${(line.format ?? count)((line.told ?? line.values)[shown])}</strong>`}</li>`)}
       </ul>
@@ -85,7 +88,7 @@ function Plot({ label, x, lines, time, formatY, formatTick, least, marks, onPick
   const uPlot = useLibrary();
   const colors = useColors();
   const data = useMemo(() => [x, ...lines.map((line) => line.values)], [x, lines]);
-  const shape = lines.map((line) => [line.label, line.color, line.dashed, line.area, line.stepped, line.bars].join()).join("|");
+  const shape = lines.map((line) => [line.label, line.color, line.dashed, line.area, line.filled, line.stepped, line.bars].join()).join("|");
 
   useEffect(() => {
     if (!uPlot) return undefined;
@@ -143,13 +146,13 @@ function options(uPlot, { lines, time, height, width, colors, newest }) {
       y: { range: (_, low, high) => [0, Math.max(newest.current.least, high ?? 0) * 1.06] },
     },
     axes: [
-      { ...axis, size: 32, ...(time ? { values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(newest.current.formatTick ?? count) }) },
+      { ...axis, size: 32, ...(time ? { space: PIXELS_PER_TIME, values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(newest.current.formatTick ?? count) }) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((value) => (newest.current.formatY ?? count)(value)) },
     ],
     series: [{}, ...lines.map((line) => series(uPlot, line, colors))],
     hooks: {
       setCursor: [(made) => newest.current.onIndex(made.cursor.idx ?? null)],
-      drawAxes: [(made) => drawMarks(made, newest.current, colors)],
+      draw: [(made) => drawMarks(made, newest.current, colors)],
     },
   };
 }
@@ -159,9 +162,9 @@ function series(uPlot, line, colors) {
   return {
     label: line.label,
     stroke: color,
-    width: 2,
+    width: line.filled ? 1 : 2,
     dash: line.dashed ? [6, 5] : undefined,
-    fill: line.bars ? color : line.area ? `${color}22` : undefined,
+    fill: line.bars || line.filled ? color : line.area ? `${color}22` : undefined,
     paths: line.bars ? uPlot.paths.bars({ size: [0.7, 48] }) : line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
     points: { show: false, size: 5, fill: color, filter: (made, at) => lonePoints(made.data[at]) },
     spanGaps: false,

@@ -1,16 +1,19 @@
 // What the model saw at a turn, beside the whole log: on the left what became of each message, on the right what was sent.
 import { html, useEffect, useMemo, useRef, useState } from "../../lib.js";
 import { count, countOf } from "../../format.js";
+import { get } from "../../api.js";
 import { useLoaded } from "../../load.js";
 import { go, to } from "../../router.js";
 import { Badge, Button, ContextBar, DISPOSITIONS, Disposition, Empty, Failure, Loading, Status } from "../../ui/parts.js";
 import { VirtualList } from "../../ui/virtual.js";
+import { SeenDrawing } from "./seen_drawing.js";
 import { counted, entriesOf, loadView, olderRows } from "./seen_view.js";
 import { allTurns, told } from "./tokens.js";
 
 const ROW_PX = 96;
 const ENTRY_PX = 150;
 const MAX_CHARS = 6000;
+const ANSWER_CHARS = 300;
 
 /** @param {{id: string, route: object, session: object, round?: number}} props  `id` of the conversation */
 export function Seen({ id, route, session, round = 0 }) {
@@ -25,7 +28,8 @@ export function Seen({ id, route, session, round = 0 }) {
       <${Chooser} id=${id} item=${item} turns=${turns.data ?? []}>
         ${!item && html`<${WhatIf} session=${session} wish=${wish} onWish=${setWish} view=${view.data} />`}
       <//>
-      ${view.data && !view.error && html`<${Budget} id=${id} view=${view.data} turn=${turns.data?.find((turn) => turn.id === item)} />`}
+      ${item && html`<${Answer} key=${item} id=${id} turn=${turns.data?.find((turn) => turn.id === item)} />`}
+      ${view.data && !view.error && html`<${Budget} id=${id} view=${view.data} turn=${turns.data?.find((turn) => turn.id === item)} turns=${turns.data ?? []} />`}
     </section>
     ${view.error?.code === "model_required" && html`<p class="soft">Name a model above to see what it would be sent.</p>`}
     ${view.error && html`<${Failure} error=${view.error} retry=${view.reload} />`}
@@ -80,10 +84,20 @@ function WhatIf({ session, wish, onWish, view }) {
     onDone=${(model) => onWish({ ...wish, model: model.trim() })} /></label>`;
 }
 
-function Budget({ id, view, turn }) {
+/** How the answer begins that the view is of. */
+function Answer({ id, turn }) {
+  const answer = useLoaded(async (signal) => (turn ? (await get(`v1/conversations/${encodeURIComponent(id)}/log`, { from_seq: turn.seq, limit: 1 }, { signal })).data[0] : null), [id, turn?.seq]);
+  if (!answer.data) return null;
+  const { text, seq, tool_calls: calls } = answer.data;
+  const words = [text, ...calls.map((call) => `calls ${call.name}`)].filter(Boolean).join(" ");
+  return html`<p class="break"><span class="soft">Its answer:</span> ${words.length > ANSWER_CHARS ? `${words.slice(0, ANSWER_CHARS)}…` : words || html`<span class="soft">no text</span>`}
+    ${" "}<a class="small" href=${to(["conversations", id, "log"], { seq })}>In the log</a></p>`;
+}
+
+function Budget({ id, view, turn, turns }) {
   const threshold = view.compacts_above ?? turn?.threshold_tokens;
   return html`<div class="seen-budget">
-    ${view.reason && html`<p class="break">${view.reason}</p>`}
+    ${view.status === "full" ? view.reason && html`<p>${view.reason}</p>` : html`<${SeenDrawing} id=${id} view=${view} turn=${turn} turns=${turns} />`}
     <${ContextBar} tokens=${view.prompt_tokens} window=${view.window} threshold=${threshold} label="Prompt in the window" />
     <div class="row small">
       <${Status} of=${view.status} />

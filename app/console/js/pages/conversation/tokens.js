@@ -31,6 +31,15 @@ export async function allTurns(id, signal) {
   }
 }
 
+/** What a prompt is made of, from the top of the stack to its bottom. */
+const PARTS = [
+  ["verbatim", "Verbatim", "--chart-2"],
+  ["quotations", "Quotations", "--chart-3"],
+  ["user_text", "Kept user text", "--chart-4"],
+  ["summaries", "Summaries", "--chart-1"],
+  ["instructions", "Instructions", "--gone"],
+];
+
 /** A compaction in words; null where there was none. */
 export function told(compaction) {
   if (compaction?.prepared) return "summary made ahead, no waiting";
@@ -96,9 +105,14 @@ function Sawtooth({ id, turns: all, reload }) {
         ${Object.entries(MARKS).filter(([color]) => marks.some((mark) => mark.color === color)).map(([color, words]) => html`<li><span
           class="swatch upright" style=${{ borderColor: `var(${color})` }}></span>${words}</li>`)}
       </ul>
+      ${isRaised(turns) && html`<p class="small soft">The compaction threshold rises with kept user text and quotations, which no compaction frees, and until a further compaction pays;
+        at most to ${count(turns.at(-1).limit)} tokens, which leaves the answer its room.</p>`}
     </section>
   </div>`;
 }
+
+/** Whether the threshold of a view with summaries is above that of one without. */
+const isRaised = (turns) => turns.some((turn) => turn.summaries && turn.window === turns[0].window && turn.threshold_tokens > turns[0].threshold_tokens);
 
 function TurnFacts({ turn }) {
   const compaction = told(turn.compaction);
@@ -111,13 +125,25 @@ function linesOf(turns, { withLog, withReported }) {
   const line = (label, name, color, rest = {}) => ({ label, color, values: turns.map((turn) => turn[name]), ...rest });
   const isOneWindow = new Set(turns.map((turn) => turn.window)).size === 1;
   return [
+    ...stackOf(turns),
     ...(withLog ? [line("Whole log", "log_tokens", "--chart-3", { dashed: true })] : []),
-    ...(withReported ? [line("Reported", "reported_tokens", "--chart-4"), line("Cached", "cached_tokens", "--chart-2")] : []),
-    line("Sent", "prompt_tokens", "--chart-1", { area: true }),
-    line("Compaction threshold", "threshold_tokens", "--chart-2", { dashed: true, stepped: true }),
+    ...(withReported ? [line("Reported", "reported_tokens", "--ink-soft"), line("Cached", "cached_tokens", "--gone")] : []),
+    line("Sent", "prompt_tokens", "--ink"),
+    line("Compaction threshold", "threshold_tokens", "--chart-5", { dashed: true, stepped: true }),
     ...(isOneWindow ? [] : [line("Limit", "limit", "--gone", { dashed: true, stepped: true })]),
-    line("Window", "window", "--chart-5", { dashed: true, stepped: true }),
+    line("Window", "window", "--ink-soft", { dashed: true, stepped: true }),
   ].filter((one) => one.values.some((value) => value !== null && value !== undefined));
+}
+
+/** The parts of each prompt, each on top of those below it; none that no prompt has. */
+function stackOf(turns) {
+  const tokens = (turn, [name]) => turn.parts?.[name] ?? 0;
+  const used = PARTS.filter((part) => turns.some((turn) => tokens(turn, part)));
+  return used.map((part, at) => ({
+    label: part[1], color: part[2], filled: true,
+    values: turns.map((turn) => (turn.parts ? used.slice(at).reduce((sum, below) => sum + tokens(turn, below), 0) : null)),
+    told: turns.map((turn) => turn.parts?.[part[0]] ?? null),
+  }));
 }
 
 function summed(turns) {

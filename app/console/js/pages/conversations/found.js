@@ -9,6 +9,8 @@ import { marked } from "../../ui/marks.js";
 import { Badge, Empty, Loaded, When } from "../../ui/parts.js";
 
 const MOST = 20;
+/** An id of the gateway or of its clients' protocols: nobody looks for its letters in messages. */
+const OWN_ID = /^(req|chatcmpl|resp|msg|conv|sum)[_-]\w+$/;
 
 export function Found({ words, tenant, session }) {
   const named = useLoaded((signal) => lookUp(words, session, signal), [words]);
@@ -21,7 +23,7 @@ export function Found({ words, tenant, session }) {
   return html`<div ref=${box} class="stack">
     ${named.data?.length > 0 && html`<section class="panel list named" aria-label="By its id"><header><h2>By its id</h2></header><ul class="plain-list">${named.data.map(({ text, note, href }) => html`<li key=${href} class="facts">
       <a href=${href}>${text}</a><span class="small soft">${note}</span></li>`)}</ul></section>`}
-    <${Loaded} from=${found} waiting="Searching…">${(told) => html`
+    ${!(named.data?.length > 0 && OWN_ID.test(words)) && html`<${Loaded} from=${found} waiting="Searching…">${(told) => html`
       <p class="small soft" role="status">${summed(told)}</p>
       ${told.data.length === 0
         ? !named.data?.length && html`<${Empty}>No message has these words. Words are looked for, not meanings.<//>`
@@ -35,7 +37,7 @@ export function Found({ words, tenant, session }) {
               <p class="facts small soft"><${Badge}>${hit.role}<//><span class="number">#${hit.seq}</span><${When} at=${hit.created_at} /></p>
             </li>`,
           )}</ol>`}
-    `}<//>
+    `}<//>`}
   </div>`;
 }
 

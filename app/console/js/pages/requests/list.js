@@ -87,7 +87,7 @@ const Row = memo(({ row, most, query }) => {
     <th scope="row"><a class="title number" href=${to(["requests", row.id], wish)} title=${row.id}>${clockTime(row.started_at)}</a></th>
     <td><${Outcome} of=${row} /></td>
     <td class="models"><${Models} row=${row} />
-      <div class="narrow facts soft number">${row.provider && html`<span>${row.provider}${times(row)}</span>`}<span>${count(row.prompt_tokens)} → ${count(row.completion_tokens)}</span>
+      <div class="narrow facts soft number">${row.error && html`<code class="bad-ink break">${row.error}</code>`}${row.provider && html`<span>${row.provider}${times(row)}</span>`}<span>${count(row.prompt_tokens)} → ${count(row.completion_tokens)}</span>
         ${row.context_status && row.context_status !== "full" && html`<${Status} of=${row.context_status} />`}${row.tenant && html`<span>${row.key_name ?? nameTenant(row)}</span>`}</div></td>
     <td class="wide">${row.provider ?? "–"}${row.attempts > 1 && html` <span class="attempts" title="${count(row.attempts)} calls of providers">×${count(row.attempts)}</span>`}</td>
     <td class="number wide">${count(row.prompt_tokens)}</td>

@@ -7,7 +7,7 @@ import { to } from "../../router.js";
 import { Copy, Failure, Loading, Status } from "../../ui/parts.js";
 import { NotShown } from "../operation/access.js";
 import { Outcome, seenAt } from "./parts.js";
-import { story } from "./story.js";
+import { adviceOn, story } from "./story.js";
 import { KINDS, SpentKey, kindOf, spentByKind } from "./time_spent.js";
 
 const SETTING = html`<code>telemetry.recent_requests</code> above 0`;
@@ -31,6 +31,7 @@ function One({ of: request }) {
   const spent = spentByKind(request);
   return html`<div class="stack request-page">
     <p class="story" role="status">${story(request)}</p>
+    <${Advice} of=${request} />
     <${Facts} of=${request} />
     <section class="panel"><header><h2>Where the time went</h2><span class="small soft number">${milliseconds(request.duration_ms)}</span></header>
       <${Axis} of=${request} />
@@ -38,6 +39,13 @@ function One({ of: request }) {
     </section>
     <section class="panel list"><header><h2>Steps</h2></header><${Steps} of=${request} /></section>
   </div>`;
+}
+
+/** What to do about an error. */
+function Advice({ of: request }) {
+  const advice = adviceOn(request);
+  if (!advice) return null;
+  return html`<p class="advice">${advice.words}${advice.href && html` <a href=${advice.href}>${advice.link}</a>`}</p>`;
 }
 
 function Facts({ of: request }) {

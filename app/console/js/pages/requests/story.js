@@ -1,5 +1,6 @@
 // In words: why a request took its time, and what became of it.
 import { milliseconds } from "../../format.js";
+import { to } from "../../router.js";
 import { isFailed } from "./time_spent.js";
 
 /** Waits shorter than this are not worth a word. */
@@ -19,6 +20,23 @@ export function story(request) {
   else if (!attempts.length) told.push("No model was asked: the answer was there already");
   const sentences = told.map((one) => one[0].toUpperCase() + one.slice(1));
   return `${sentences.join(". ")}.`;
+}
+
+const OVERVIEW = { link: "How the providers do", href: to(["overview"]) };
+
+/** What an operator can do about an error; null where there is nothing to say. @returns {{words: string, link?: string, href?: string}|null} */
+export function adviceOn({ error, provider, key_id: key, conversation_id: conversation }) {
+  const failed = { link: "Other requests that failed there", href: to(["requests"], { outcome: "error", provider }) };
+  const advice = {
+    upstream_unavailable: { words: `Nothing answers at the address of ${provider ?? "the provider"}, or it was too slow. A second deployment or a fallback of the model takes over in such a case.`, ...OVERVIEW },
+    upstream_refused: { words: `${provider ?? "The provider"} answered with an error of its own; its status is above. The gateway called again as often as it may.`, ...failed },
+    budget_exceeded: { words: "The key has spent its budget of this month.", link: "Change the budget", href: to(["keys"]) },
+    rate_limit_exceeded: { words: "The key sent more than its rate limit allows.", link: "Its requests", href: to(["requests"], { key_id: key }) },
+    context_length_exceeded: { words: "Instructions, tools, pins and the newest message alone do not fit into the window.", ...(conversation && { link: "What is pinned", href: to(["conversations", conversation, "summaries"]) }) },
+    model_not_found: { words: "No configured model has this name.", link: "The configured models", href: to(["settings"], { q: "models." }) },
+    invalid_api_key: { words: "The key is wrong, revoked or expired.", link: "All keys", href: to(["keys"]) },
+  };
+  return advice[error] ?? null;
 }
 
 function waits({ queue_ms: queue, compaction_ms: compaction, timeline }) {

@@ -10,7 +10,7 @@ export const KINDS = {
   failed: "calls that failed",
   waiting: "waiting for the first byte",
   writing: "the answer being written",
-  other: "in no step",
+  other: "between steps, such as the pause before a further call",
 };
 
 /** What a moment counts as if several steps run in it: the first that fits. */
