@@ -31,8 +31,8 @@ from app.observability.request_facts import record_error, record_requested_model
 from app.observability.request_record import record_caller, record_end_of_reading
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
 from app.pipeline.admission.shared_attempts import AttemptWaiter, SharedAttempts
-from app.pipeline.chat_request import Caller, ChatRequest, ContextDetail
-from app.pipeline.respond.answer_types import StreamedAnswer, WholeAnswer
+from app.pipeline.turn.answer_types import StreamedAnswer, WholeAnswer
+from app.pipeline.turn.chat_request import Caller, ChatRequest, ContextDetail
 
 MIN_TOOL_BYTES: Final = 40
 """The least bytes of JSON that a tool with a name takes. A shorter `tools` field cannot hold too many real tools, so

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from app.api.request_options import parse_request_options
 from app.dialects.chat.request import parse_chat_fields
 from app.dialects.request_body import decode_body_fields
-from app.pipeline.chat_request import Caller, ChatRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest
 
 
 def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:

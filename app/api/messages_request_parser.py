@@ -12,7 +12,7 @@ from app.dialects.messages.compaction import COMPACTION_FIELD, read_requested_co
 from app.dialects.messages.request import parse_messages_fields
 from app.dialects.request_body import decode_body_fields
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import Caller, ChatRequest, CompactionRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionRequest
 
 
 def parse_messages_request(

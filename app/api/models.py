@@ -13,7 +13,7 @@ from app.api.edge.auth import Authenticator, may_use_model
 from app.api.edge.error_responses import speaks_messages
 from app.api.resource_schemas import Described, Name, ObjectList, build_json_response, build_resource_router
 from app.errors import ModelNotFound
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.upstream.routing.model_catalogue import ModelCatalogue
 
 

@@ -29,7 +29,7 @@ from app.api.passthrough_usage import AdmittedCall, AnswerUsageReader, admit_cal
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission
 from app.pipeline.admission.call_limits import CallLimits
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import (
     PASSTHROUGH_LIMIT_BYTES,

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from app.errors import InsufficientPermissions, InvalidRequest
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 
 OWN_PATHS: Final = (
     *("admin", "chat/completions", "context", "conversations", "costs", "lookup", "models", "responses", "search"),

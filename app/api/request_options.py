@@ -15,7 +15,7 @@ from app.conversation.names import check_name
 from app.dialects.answer_format import EventStyle
 from app.dialects.request_body import decode_field
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import CompactionRequest, ContextDetail, ContextMode
+from app.pipeline.turn.chat_request import CompactionRequest, ContextDetail, ContextMode
 
 CONTEXT_MODES: Final = get_args(ContextMode)
 EVENT_STYLES: Final = get_args(EventStyle)

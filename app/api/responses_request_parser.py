@@ -15,7 +15,7 @@ from app.dialects.request_body import decode_body_fields
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
 from app.dialects.responses.compaction_format import CompactionAnswerFormat
 from app.dialects.responses.request import parse_responses_fields
-from app.pipeline.chat_request import Caller, ChatRequest, CompactionRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionRequest
 
 RANDOM_BYTES: Final = 24
 """A response id has 48 hex digits, as OpenAI's have."""

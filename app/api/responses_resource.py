@@ -23,8 +23,8 @@ from app.api.resource_schemas import (
 )
 from app.conversations.stored_responses import StoredResponses
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.pipeline import Pipeline
+from app.pipeline.turn.chat_request import Caller, ChatRequest
 
 LATER: Final = "is not supported yet."
 LATER_QUERY: Final = Query(include_in_schema=False)

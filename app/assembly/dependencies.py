@@ -11,7 +11,7 @@ from typing import Final
 from app.api.answer_endpoint import SILENCE_SECONDS
 from app.context.count.token_counter import TokenCounter
 from app.pipeline.pipeline import HEARTBEAT_SECONDS
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.store import Store
 from app.store.store_factory import create_store, read_utc_now
 

@@ -46,7 +46,6 @@ from app.pipeline.admission.call_limits import CallLimits, RateSettings
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
 from app.pipeline.admission.rate_limits import RateLimits
 from app.pipeline.admission.shared_attempts import SharedAttempts
-from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.overflow_recovery import OverflowRecovery
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamCaller
@@ -57,7 +56,6 @@ from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.pipeline import ClockAndIds, Pipeline
-from app.pipeline.resolve.calibration_slopes import SLOPES_FACT, CalibrationSlopes
 from app.pipeline.resolve.client_history import PrefixMemory
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
@@ -66,6 +64,8 @@ from app.pipeline.respond.answer_learning import AnswerLearner
 from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.respond.turn_finisher import TurnFinisher
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.calibration_slopes import SLOPES_FACT, CalibrationSlopes
 from app.pipeline.view.meaning_search import MeaningSearch
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.pins import PinUpdater

@@ -36,7 +36,7 @@ from app.dialects.provider_dialects import make_decoder
 from app.dialects.sse import SseDecoder
 from app.errors import GatewayError, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.settings import Settings, load_settings
 from app.settings.checks import list_empty_key_warnings
 from app.settings.configuration_errors import find_nearest_name

@@ -23,8 +23,8 @@ from app.conversations.transfer.conversation_import import (
     parse_and_check_import_file,
 )
 from app.conversations.transfer.import_file_parser import ImportedConversation
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.token_counting import MessageCounter
 from app.settings import Settings, load_settings
 
 INTERRUPTION = "All that this import had written was removed; run the command again to import the whole file."

@@ -23,7 +23,7 @@ from app.conversation.identity import LinkPosition
 from app.conversation.item import Item
 from app.conversations.history.conversation_records import stream_conversation_pages
 from app.errors import StoreUnreadable
-from app.pipeline.resolve.resolved_request import END_USER
+from app.pipeline.turn.resolved_request import END_USER
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.keys import KeyStore
 from app.store.lineage import first_own_seq

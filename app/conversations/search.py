@@ -23,8 +23,8 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_message_terms, extract_query_terms
 from app.conversations.history.conversation_records import stream_conversation_pages
 from app.errors import InvalidRequest, StoreUnavailable
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.chat_request import Caller
 from app.pipeline.view.message_search import MessageSearch
 from app.store.contract.conversations import ConversationHit, ConversationQuery, ConversationStore
 from app.store.search.term_ranking import rank_by_weight, weights_to_score

@@ -18,7 +18,7 @@ from app.dialects.body.message import decode_body
 from app.dialects.body.message_fields import extract_text
 from app.dialects.item_decoding import decode_item
 from app.errors import CompletionNotFound, NotFound
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery, ConversationStore
 
 NUL: Final = "\0"

@@ -20,7 +20,7 @@ from app.dialects.items.message import ResponsesMessage
 from app.dialects.message_rendering import build_output_items, render_messages_for_responses
 from app.dialects.request_translation import INCLUDED_REASONING
 from app.errors import NotFound, ResponseNotFound
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.store.contract.conversations import ConversationStore
 
 PAGE_MESSAGES: Final = 100

@@ -40,7 +40,6 @@ from app.observability.tracing import (
     trace_span,
 )
 from app.pipeline.admission.answer_replay import render_stored_answer
-from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.overflow_recovery import MAX_OVERFLOW_RECOVERIES, OverflowRecovery
 from app.pipeline.call.search_tool_loop import (
     SearchToolLoop,
@@ -50,7 +49,6 @@ from app.pipeline.call.search_tool_loop import (
 from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, UpstreamCaller
 from app.pipeline.call.upstream_reply import select_forwarded_headers
 from app.pipeline.call.window_learning import WindowLearner, replace_window
-from app.pipeline.chat_request import ChatRequest
 from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import (
@@ -63,12 +61,14 @@ from app.pipeline.persist.question_write import QuestionWrite
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
-from app.pipeline.respond.answer_types import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, build_context_report
 from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
-from app.pipeline.turn import Turn, View
+from app.pipeline.turn.answer_types import Answer, StreamedAnswer
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
 from app.pipeline.view.quotations import QuotationBuilder
 from app.pipeline.view.view_builder import ViewBuilder

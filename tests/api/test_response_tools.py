@@ -13,8 +13,8 @@ from app.api.edge.body_budget import BodyBudget
 from app.api.edge.request_reader import BodyLimitMiddleware
 from app.api.responses_resource import build_response_tool_routes
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.pipeline import Pipeline
+from app.pipeline.turn.chat_request import Caller, ChatRequest
 from tests.live import ScriptedUpstream
 from tests.support.gateway import world
 from tests.support.responses_turns import ResponsesTurns

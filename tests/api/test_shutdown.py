@@ -22,9 +22,9 @@ from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
 from app.pipeline.admission.shared_attempts import SharedAttempts
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.chat_request import ChatRequest
-from app.pipeline.respond.answer_types import Answer, StreamedAnswer
+from app.pipeline.turn.answer_types import Answer, StreamedAnswer
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.chat_request import ChatRequest
 from tests.support.memory_store import MemoryStore
 
 FRAME = b'data: {"choices":[]}\n\n'

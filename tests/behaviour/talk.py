@@ -20,7 +20,7 @@ from app.context.count.token_counter import TokenCounter
 from app.conversation.conversation_types import Conversation, Summary
 from app.conversation.item import Item
 from app.dialects.body.message import decode_body
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.store import Store
 from app.store.store_factory import create_store
 from tests.behaviour.model import Body, Call, Model

@@ -13,7 +13,7 @@ import msgspec
 import orjson
 import pytest
 
-from app.pipeline.background_tasks import wait_until_done
+from app.pipeline.turn.background_tasks import wait_until_done
 from app.store.sql.rows import encode_time
 from tests.benchmarks.load import Job, percentiles, question_numbers, run
 from tests.benchmarks.messages import History, question

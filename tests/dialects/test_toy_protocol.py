@@ -32,7 +32,7 @@ from app.dialects.request_body import decode_body_fields, decode_field
 from app.dialects.request_translation import TranslatedFields
 from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.errors import GatewayError
-from app.pipeline.chat_request import Caller, ChatRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest
 from app.upstream import provider_contract
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from tests.live import Reply, ScriptedUpstream, completion, stream

@@ -140,7 +140,7 @@ STORE: Final = (
     ),
     Mutation(
         "view-behind-a-branch",
-        "app/pipeline/resolve/resolved_request.py",
+        "app/pipeline/turn/resolved_request.py",
         "if view.boundary.to_seq <= last_seq + 1",
         "if view.boundary",
         ("tests/pipeline/resolve/test_resolved_request.py::test_a_view_that_began_behind_a_branch_is_not_its",),
@@ -304,7 +304,7 @@ IDENTITY: Final = (
     ),
     Mutation(
         "end-users-together",
-        "app/pipeline/resolve/resolved_request.py",
+        "app/pipeline/turn/resolved_request.py",
         "        and request.end_user_digest != stored_end_user",
         "        and False",
         ("tests/pipeline/resolve/test_conversation_ids.py::test_an_id_that_two_end_users_share_never_joins_them",),

@@ -36,7 +36,7 @@ from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import GatewayError, InvalidCapsule, InvalidRequest, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.upstream.http.decompression import STEP_OUTPUT_BYTES, Decompressor, NotCompressedAsAnnounced
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.protocols.overflow_detection import detect_overflow

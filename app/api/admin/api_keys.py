@@ -35,7 +35,7 @@ from app.conversations.api_keys import (
     NewApiKey,
 )
 from app.errors import InvalidRequest, NotFound
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 
 DEFAULT_PAGE_SIZE: Final = 20
 Budget = Annotated[

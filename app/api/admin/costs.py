@@ -15,7 +15,7 @@ from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import MAX_UNIX_SECONDS, Described, build_json_response, build_resource_router
 from app.conversation.api_keys import extract_application_tenant
 from app.conversations.api_keys import ApiKeys, KeyNames
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.store.contract.usage import UsageGrouping, UsageQuery, UsageTotals
 from app.store.usage_recorder import UsageRecorder
 

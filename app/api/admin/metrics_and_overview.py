@@ -16,7 +16,7 @@ from app.api.edge.request_reader import read_headers
 from app.api.resource_schemas import Described, build_json_response, build_resource_router, describe_errors
 from app.errors import InvalidApiKey, NotFound
 from app.observability.overview import RangeName
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 
 METRICS_RESPONSE: Final = {
     "content": {"text/plain": {"schema": {"type": "string"}}},

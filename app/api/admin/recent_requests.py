@@ -27,7 +27,7 @@ from app.conversations.items.item_building import build_answer_item_id
 from app.errors import NotFound
 from app.observability.recent_requests import EndedRequest
 from app.observability.request_record import RequestStep, StepName
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.store.contract.keys import KeyStore
 from app.store.contract.requests import RequestQuery
 from app.store.request_history import (

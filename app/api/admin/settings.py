@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import Described, ObjectList, build_json_response, build_resource_router
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 
 
 class SettingObject(Described):

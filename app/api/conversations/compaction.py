@@ -34,7 +34,7 @@ from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
 from app.errors import GatewayError, drop_tracebacks
 from app.pipeline.admission.admission import Admission
 from app.pipeline.admission.call_limits import CallLimits
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 
 EVENT_STREAM_TYPE: Final = "text/event-stream"
 STREAM_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-cache, no-store", "x-accel-buffering": "no"}

@@ -36,7 +36,7 @@ from app.conversations.api_keys import KeyNames, read_key_names
 from app.conversations.history.conversation_history import ConversationHistory, ListField
 from app.conversations.history.conversation_records import ALL_TENANTS_HINT, ConversationRecords
 from app.conversations.items.item_writer import ItemWriter
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.store.contract.conversations import ConversationQuery
 from app.store.contract.keys import KeyStore
 

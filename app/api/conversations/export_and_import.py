@@ -16,7 +16,7 @@ from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.import_file_parser import Format
 from app.conversations.transfer.message_export import ConversationExporter
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 
 NDJSON: Final = "application/x-ndjson"
 ExportFormat = Annotated[

@@ -18,7 +18,7 @@ from app.api.resource_schemas import (
     build_resource_router,
 )
 from app.conversations.history.conversation_history import ConversationHistory
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 
 MAX_TURNS: Final = 1_000
 MAX_MESSAGES: Final = 200

@@ -30,7 +30,7 @@ from app.conversations.items.item_reader import ItemQuery, ItemReader
 from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
 from app.conversations.items.user_text import UserTextRecords
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 
 
 class NewItems(BaseModel):

@@ -24,7 +24,7 @@ from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.id_lookup import IdLookup
 from app.conversations.items.item_building import find_message_item_id
 from app.conversations.search import ConversationSearch, SearchResult, build_search_excerpt
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.store.contract.conversations import ConversationHit
 
 Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]

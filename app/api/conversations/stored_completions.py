@@ -25,7 +25,7 @@ from app.api.resource_schemas import (
 )
 from app.conversations.stored_completions import StoredCompletions
 from app.dialects.chat.stored_completion import build_deletion_object
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery
 
 ModelName = Annotated[Name | None, Query(description="Only completions of this model, by its name in the request.")]

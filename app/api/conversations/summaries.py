@@ -29,7 +29,7 @@ from app.api.resource_schemas import (
 from app.conversations.summaries.summaries import SummaryRecords
 from app.pipeline.admission.admission import Admission
 from app.pipeline.admission.call_limits import CallLimits
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 
 MAX_TEXT_CHARS: Final = 1_000_000
 MAX_INSTRUCTIONS_CHARS: Final = 10_000

@@ -22,7 +22,7 @@ from app.api.resource_schemas import (
 )
 from app.conversations.views.stored_turn import StoredTurnRequest
 from app.conversations.views.view_pages import ViewPageQuery, ViewPages
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 
 MAX_MESSAGES: Final = 1_000
 DEFAULT_MESSAGES: Final = 100

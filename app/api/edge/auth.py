@@ -23,7 +23,7 @@ from app.conversation.api_keys import END_USER_SEPARATOR, OPERATOR_TENANT, SCOPE
 from app.dialects.request_body import encode_fields
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.observability.request_facts import record_tenant
-from app.pipeline.chat_request import Caller, ChatRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.keys import KeyStore
 

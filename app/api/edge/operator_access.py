@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from app.conversation.api_keys import SCOPES, is_context_tenant
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 
 TENANT_HEADER: Final = "x-concertina-tenant"

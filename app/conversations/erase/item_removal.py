@@ -19,10 +19,10 @@ from app.conversations.erase.redaction import read_deleted_parts, redact_item
 from app.conversations.history.conversation_records import ConversationRecords, stream_conversation_pages
 from app.conversations.items.item_building import build_items, find_instruction_index
 from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
-from app.pipeline.chat_request import Caller
 from app.pipeline.persist.kept_instructions import drop_instructions
-from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.chat_request import Caller
+from app.pipeline.turn.resolved_request import STORED_INSTRUCTIONS
+from app.pipeline.turn.token_counting import MessageCounter
 from app.pipeline.view.client_words_reader import read_owner_words
 from app.store.contract.conversations import CompletionQuery, ConversationQuery, LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost

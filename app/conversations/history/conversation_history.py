@@ -12,8 +12,8 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.conversations.history.conversation_records import ConversationRecords, stream_conversation_pages
 from app.conversations.history.readable_log import build_message_row, derive_title
 from app.conversations.items.item_building import find_message_item_id
-from app.pipeline.chat_request import Caller
-from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
+from app.pipeline.turn.chat_request import Caller
+from app.pipeline.turn.resolved_request import UNANSWERED_MESSAGES
 from app.pipeline.view.client_words_reader import read_owner_words
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_restoration import LOG_TOKENS, THRESHOLD, VIEW_FACTS, read_request_facts

@@ -12,7 +12,7 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import is_valid_conversation_id
 from app.conversations.items.item_building import build_items, parse_item_id
 from app.errors import ConversationNotFound, ItemNotFound
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 
 BRANCH_PAGE_SIZE: Final = 1_000

@@ -23,7 +23,7 @@ from app.dialects.items.item_parts import (
 )
 from app.dialects.items.listed_items import complete_item
 from app.dialects.items.message import ResponsesMessage
-from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
+from app.pipeline.turn.resolved_request import STORED_INSTRUCTIONS
 
 ItemObject = dict[str, Any]
 ItemKind = Literal["msg", "fc", "fco", "ctc", "rs"]

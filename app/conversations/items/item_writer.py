@@ -17,11 +17,11 @@ from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_building import ItemObject, build_instruction_items, build_items
 from app.conversations.items.item_parser import parse_items
 from app.errors import ConversationBusy
-from app.pipeline.chat_request import Caller
-from app.pipeline.persist.conversation_builders import advance_head, build_empty_conversation, build_log_entries
 from app.pipeline.resolve.client_history import compute_log_root
-from app.pipeline.resolve.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.chat_request import Caller
+from app.pipeline.turn.conversation_builders import advance_head, build_empty_conversation, build_log_entries
+from app.pipeline.turn.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore, LogAppend, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.leases import LeaseKeeper

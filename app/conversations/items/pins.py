@@ -16,8 +16,8 @@ from app.conversations.items.item_reader import ItemReader
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, build_bare_resolved_request
 from app.conversations.views.view_and_summary_objects import build_pin_object
 from app.errors import ConversationBusy
-from app.pipeline.chat_request import Caller
-from app.pipeline.resolve.resolved_request import PINS
+from app.pipeline.turn.chat_request import Caller
+from app.pipeline.turn.resolved_request import PINS
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import ConversationStore, WriteConflict

@@ -14,9 +14,9 @@ from app.conversation.conversation_types import Conversation
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.pins import MAX_ATTEMPTS, make_conversation_busy_error
 from app.conversations.views.view_and_summary_objects import build_user_text_object
-from app.pipeline.chat_request import Caller
-from app.pipeline.resolve.resolved_request import DROPPED_USER_TEXT
-from app.pipeline.view.last_view_and_calibration import LAST_VIEWS
+from app.pipeline.turn.chat_request import Caller
+from app.pipeline.turn.last_view_and_calibration import LAST_VIEWS
+from app.pipeline.turn.resolved_request import DROPPED_USER_TEXT
 from app.pipeline.view.user_text import find_gone_seqs
 from app.store.contract.conversations import ConversationStore, WriteConflict
 

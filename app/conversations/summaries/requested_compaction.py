@@ -24,17 +24,17 @@ from app.conversations.views.stored_turn import (
 )
 from app.conversations.views.view_and_summary_objects import build_range_objects
 from app.errors import InvalidRequest, ItemNotFound
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.chat_request import Caller
 from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.compact.turn_compaction import TurnCompactor
-from app.pipeline.turn import Turn, View
-from app.pipeline.view.last_view_and_calibration import (
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.chat_request import Caller
+from app.pipeline.turn.last_view_and_calibration import (
     LAST_VIEWS,
     add_last_view,
     build_billed_state,
     read_last_view,
 )
+from app.pipeline.turn.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import ConversationStore, LogAppend, WriteConflict

@@ -18,9 +18,9 @@ from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, check_policy_summarizes
 from app.conversations.views.view_and_summary_objects import build_revision_object, build_summary_object
 from app.errors import InvalidRequest, RevisionConflict, SummaryNotFound
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.chat_request import Caller
 from app.pipeline.compact.turn_compaction import TurnCompactor
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.chat_request import Caller
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import ConversationStore, WriteConflict
 from app.store.contract.summaries import ConversationAndSummaryStore

@@ -31,10 +31,10 @@ from app.conversations.transfer.import_file_parser import (
 )
 from app.dialects.body.message_checks import check_messages
 from app.errors import ConversationBusy, StoreUnavailable
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.persist.conversation_builders import advance_head, build_empty_conversation, build_log_entries
-from app.pipeline.resolve.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.conversation_builders import advance_head, build_empty_conversation, build_log_entries
+from app.pipeline.turn.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore, LogAppend, WriteConflict
 
 log = logging.getLogger(__name__)

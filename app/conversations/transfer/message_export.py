@@ -17,7 +17,7 @@ from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK
 from app.conversations.items.item_building import DELETED
 from app.dialects.message_rendering import ChatRenderer
 from app.errors import ConversationNotFound
-from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
+from app.pipeline.turn.resolved_request import STORED_INSTRUCTIONS
 from app.store.contract.conversations import ConversationStore
 
 FIRST_BATCH_MESSAGES, MAX_BATCH_MESSAGES = 32, 256

@@ -16,11 +16,11 @@ from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, ModelRequired
-from app.pipeline.chat_request import Caller, ChatRequest, CompactionRequest
 from app.pipeline.resolve.model_context import ModelContexts
-from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest
-from app.pipeline.token_counting import MessageCounter
-from app.pipeline.turn import Turn
+from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionRequest
+from app.pipeline.turn.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest
+from app.pipeline.turn.token_counting import MessageCounter
+from app.pipeline.turn.turn import Turn
 from app.pipeline.view.view_restoration import MAX_OUTPUT_TOKENS, read_request_facts
 from app.store.contract.conversations import ConversationStore
 from app.store.contract.leases import Lease

@@ -14,7 +14,7 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.conversations.items.boundary_item_ids import ItemIdsBySeq
 from app.conversations.items.item_building import find_message_item_id
 from app.pipeline.respond.context_status import build_user_text_fields
-from app.pipeline.view.last_view_and_calibration import find_end_of_shown_summaries
+from app.pipeline.turn.last_view_and_calibration import find_end_of_shown_summaries
 
 EXCERPT_CHARS: Final = 400
 

@@ -28,8 +28,8 @@ from app.dialects.item_decoding import decode_item
 from app.dialects.message_rendering import build_message_object
 from app.dialects.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.errors import ItemNotFound, ViewNotFound
-from app.pipeline.chat_request import Caller
 from app.pipeline.persist.kept_instructions import read_instructions
+from app.pipeline.turn.chat_request import Caller
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_restoration import (

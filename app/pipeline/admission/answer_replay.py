@@ -10,11 +10,11 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.answer_decoding import PROTOCOL_FACTS
 from app.dialects.answer_format import StoredAnswer
 from app.pipeline.admission.request_digest import compute_retry_digest
-from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
 from app.pipeline.resolve.client_history import ClientHistory, build_client_history
-from app.pipeline.resolve.resolved_request import REDACTED
-from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.respond.context_status import select_context_fields
+from app.pipeline.turn.answer_types import Answer, StreamedAnswer, WholeAnswer
+from app.pipeline.turn.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
+from app.pipeline.turn.resolved_request import REDACTED
 from app.store.contract.conversations import ConversationStore
 
 REPLAY_HEADERS: Final = {"idempotent-replayed": "true"}

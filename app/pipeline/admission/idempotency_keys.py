@@ -13,9 +13,9 @@ from app.conversation.conversation_types import Conversation
 from app.errors import IdempotencyKeyInUse, IdempotencyKeyReused, StoreUnavailable
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_digest import compute_idempotency_digest
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.chat_request import ChatRequest
-from app.pipeline.respond.answer_types import Answer
+from app.pipeline.turn.answer_types import Answer
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.chat_request import ChatRequest
 from app.store.contract.keys import IdempotencyKeyRecord, KeyStore
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from app.errors import RateLimitExceeded, StoreUnavailable
-from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.store.contract.limits import LimitStore, RateCount, RateLimit, RateUse
 
 log = logging.getLogger(__name__)

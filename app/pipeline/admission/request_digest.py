@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history import ClientHistory
 from app.pipeline.resolve.item_references import has_item_references
+from app.pipeline.turn.chat_request import ChatRequest
 
 TAIL_BYTES: Final = 4096
 """How many bytes of a body's end are part of the coalescing key. The newest words stand there, so the end tells nearly

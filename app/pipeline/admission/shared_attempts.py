@@ -34,9 +34,9 @@ from app.pipeline.admission.idempotency_keys import (
     make_key_reused_error,
 )
 from app.pipeline.admission.request_digest import TAIL_BYTES, are_same_request, make_coalescing_key
-from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
-from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
-from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
+from app.pipeline.turn.answer_types import Answer, StreamedAnswer, WholeAnswer
+from app.pipeline.turn.background_tasks import BackgroundTasks, wait_until_done
+from app.pipeline.turn.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
 
 log = logging.getLogger(__name__)
 

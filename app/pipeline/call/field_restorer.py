@@ -10,7 +10,7 @@ from app.conversation.conversation_types import LogMessage
 from app.dialects.provider_dialect import ProviderDialect
 from app.dialects.sealed_parts import list_sealed_parts
 from app.errors import StoreUnavailable
-from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest
+from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest
 from app.store.contract.conversations import ConversationStore
 from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks.field_restoration import find_messages_missing_fields, restore_missing_fields

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from app.observability.request_record import timed_step
 from app.pipeline.call.upstream_call import PromptOverflow
 from app.pipeline.compact.turn_compaction import TurnCompactor
-from app.pipeline.turn import RefusedSize, Turn, View
+from app.pipeline.turn.turn import RefusedSize, Turn, View
 from app.pipeline.view.view_builder import ViewBuilder, make_context_length_error
 from app.upstream.protocols.overflow_detection import ContextOverflow
 

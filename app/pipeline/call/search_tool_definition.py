@@ -13,7 +13,7 @@ from app.dialects.search_tool_fields import (
     add_search_tool,
     build_next_round_fields,
 )
-from app.pipeline.chat_request import ChatRequest
+from app.pipeline.turn.chat_request import ChatRequest
 
 MAX_SEARCH_ROUNDS: Final = 8
 """How many rounds one answer may take in addition to the first. In the last round the model cannot search."""

@@ -39,9 +39,9 @@ from app.pipeline.call.search_tool_results import (
 )
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
 from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer
-from app.pipeline.token_counting import MessageCounter
-from app.pipeline.turn import Turn, View
-from app.pipeline.view.last_view_and_calibration import read_last_view
+from app.pipeline.turn.last_view_and_calibration import read_last_view
+from app.pipeline.turn.token_counting import MessageCounter
+from app.pipeline.turn.turn import Turn, View
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import SearchHit

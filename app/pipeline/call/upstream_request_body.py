@@ -13,7 +13,7 @@ from app.dialects.cache_marks import NO_CACHE_MARKS
 from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.provider_dialects import find_provider_dialect
 from app.dialects.request_body import encode_fields
-from app.pipeline.chat_request import ChatRequest
+from app.pipeline.turn.chat_request import ChatRequest
 from app.upstream.provider_contract import ModelDeployment, takes_cache_key
 from app.upstream.quirks import fit_to_quirks
 

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
 from app.compaction.summarizer.summary_request import SAME_MODEL
 from app.errors import GatewayError, NotFound
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.turn import RefusedSize, Turn
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.turn import RefusedSize, Turn
 from app.store.contract.keys import KeyStore
 from app.upstream.protocols.overflow_detection import ContextOverflow
 from app.upstream.provider_contract import ContextWindow, ModelDeployment

@@ -19,8 +19,8 @@ from app.conversation.item import Item
 from app.dialects.answer_format import NewCompaction
 from app.dialects.item_decoding import decode_item
 from app.dialects.usage import NO_USAGE
-from app.pipeline.resolve.resolved_request import END_USER, ResolvedRequest
-from app.pipeline.turn import Turn, View
+from app.pipeline.turn.resolved_request import END_USER, ResolvedRequest
+from app.pipeline.turn.turn import Turn, View
 from app.pipeline.view.view_builder import ViewBuilder
 
 

@@ -21,9 +21,9 @@ from app.conversation.conversation_types import Conversation, Summary
 from app.errors import GatewayError
 from app.observability.request_record import leave_request_record
 from app.observability.tracing import run_in_linked_trace
-from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.compact.turn_compaction import TurnCompactor, has_folds_to_precompact, may_compact
-from app.pipeline.turn import Turn, View
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.turn import Turn, View
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import WriteConflict

@@ -25,8 +25,8 @@ from app.dialects.usage import sum_usages
 from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.request_record import timed_step
 from app.observability.tracing import current_span, trace_span
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.turn import Turn, View, build_cache_key
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.turn import Turn, View, build_cache_key
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import WriteConflict
 from app.upstream.provider_contract import takes_cache_key

@@ -13,9 +13,9 @@ from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.errors import InvalidRequest
 from app.observability.request_record import timed_step
 from app.observability.tracing import trace_span
-from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.item_references import build_item_anchors
-from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.store.contract.conversations import ConversationStore
 
 NUL_CHARACTER: Final = "\0"

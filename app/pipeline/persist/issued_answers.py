@@ -13,7 +13,7 @@ from app.conversation.item import Item
 from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item, may_be_answer
 from app.pipeline.resolve.client_log import join_prefill
-from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.turn.resolved_request import ResolvedRequest
 
 
 def build_issued_answer(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.item import Item
-from app.pipeline.resolve.resolved_request import INSTRUCTIONS_PLACE
+from app.pipeline.turn.resolved_request import INSTRUCTIONS_PLACE
 from app.store.contract.conversations import ConversationStore
 
 INSTRUCTIONS: Final = "instructions"

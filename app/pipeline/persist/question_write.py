@@ -10,10 +10,10 @@ from types import TracebackType
 from msgspec.structs import replace
 
 from app.errors import GatewayError, StoreUnavailable, drop_tracebacks
-from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.persist.turn_writer import TurnWriter
-from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
-from app.pipeline.turn import Turn
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.resolved_request import PendingWrite, mark_unstored
+from app.pipeline.turn.turn import Turn
 
 log = logging.getLogger(__name__)
 

@@ -29,13 +29,13 @@ from app.observability.tracing import (
     is_recorded,
     start_child_span,
 )
-from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
-from app.pipeline.persist.conversation_builders import advance_head, build_log_entries
 from app.pipeline.persist.issued_answers import build_issued_answer, move_issued_answer
 from app.pipeline.persist.kept_instructions import drop_instructions, keep_instructions
 from app.pipeline.resolve.client_history import PrefixMemory, RememberedPrefix
 from app.pipeline.resolve.history_resolution import build_hint_anchors
-from app.pipeline.resolve.resolved_request import (
+from app.pipeline.turn.background_tasks import BackgroundTasks, wait_until_done
+from app.pipeline.turn.conversation_builders import advance_head, build_log_entries
+from app.pipeline.turn.resolved_request import (
     BROKEN_OFF,
     OPEN_TOOL_CALLS,
     PINS,
@@ -48,7 +48,7 @@ from app.pipeline.resolve.resolved_request import (
     find_prefill,
     has_tool_messages,
 )
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.contract.summaries import ConversationAndSummaryStore

@@ -25,9 +25,9 @@ from app.dialects.body.message import ChatMessage
 from app.dialects.capsule_parts import CAPSULE_MARKER, CapsulePart, split_at_capsules
 from app.dialects.item_decoding import decode_item
 from app.errors import ChangedCompaction, InvalidCapsule
-from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history import LONG_HISTORY_BYTES
-from app.pipeline.resolve.resolved_request import has_other_end_user
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.resolved_request import has_other_end_user
 from app.store.contract.conversations import ConversationStore
 
 GONE_WARNING: Final = (

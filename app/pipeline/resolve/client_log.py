@@ -18,7 +18,7 @@ from app.conversation.item import Item
 from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
 from app.pipeline.resolve.client_history import ClientHistory
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore
 
 MIN_THREAD_MESSAGES: Final = 64

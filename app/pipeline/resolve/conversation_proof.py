@@ -16,10 +16,10 @@ from app.conversation.conversation_types import AnswerProof, Conversation
 from app.conversation.fingerprints import Fingerprint, FingerprintScope, extract_summary, is_text_contained
 from app.conversation.history_alignment import Alignment, Element, is_known_answer
 from app.conversation.item import Item
-from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history import ClientHistory
 from app.pipeline.resolve.client_log import AlignedLog, HistoryAligner
-from app.pipeline.resolve.resolved_request import has_other_end_user
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.resolved_request import has_other_end_user
 from app.store.contract.conversations import ConversationStore
 
 NEWEST_ANSWERS: Final = 16

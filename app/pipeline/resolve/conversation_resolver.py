@@ -23,7 +23,6 @@ from app.observability.request_record import timed_step
 from app.observability.tracing import trace_span
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_digest import compute_retry_digest
-from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.capsule_resolution import CapsuleHistory, CapsuleResolver, check_capsule_conversation
 from app.pipeline.resolve.client_history import (
     ClientHistory,
@@ -44,7 +43,10 @@ from app.pipeline.resolve.previous_response import (
     describe_unstored_turn,
     merge_instructions,
 )
-from app.pipeline.resolve.resolved_request import (
+from app.pipeline.resolve.retry_detection import RetryDetector
+from app.pipeline.resolve.tool_outputs import check_outputs_against_log, put_early_outputs_first
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.resolved_request import (
     OPEN_TOOL_CALLS,
     REDACTED,
     STORED_INSTRUCTIONS,
@@ -53,10 +55,8 @@ from app.pipeline.resolve.resolved_request import (
     has_other_end_user,
     must_assign_external_id,
 )
-from app.pipeline.resolve.retry_detection import RetryDetector
-from app.pipeline.resolve.tool_outputs import check_outputs_against_log, put_early_outputs_first
-from app.pipeline.token_counting import MessageCounter
-from app.pipeline.turn import Turn
+from app.pipeline.turn.token_counting import MessageCounter
+from app.pipeline.turn.turn import Turn
 from app.store.contract.conversations import ConversationStore
 from app.store.leases import LeaseKeeper
 from app.store.unwritten_fingerprints import UnwrittenFingerprints

@@ -18,8 +18,6 @@ from app.conversation.identity import compute_anchor_digest, make_conversation_i
 from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.item_decoding import decode_item
 from app.pipeline.admission.answer_replay import StoredAnswers
-from app.pipeline.chat_request import ChatRequest
-from app.pipeline.persist.conversation_builders import build_branch
 from app.pipeline.resolve.client_history import ClientHistory
 from app.pipeline.resolve.client_log import ALIGNED_MARKS, AlignedLog, HistoryAligner, ShownLog
 from app.pipeline.resolve.conversation_proof import (
@@ -29,7 +27,9 @@ from app.pipeline.resolve.conversation_proof import (
     leaves_out_said_words,
     list_scopes,
 )
-from app.pipeline.resolve.resolved_request import has_other_end_user
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.conversation_builders import build_branch
+from app.pipeline.turn.resolved_request import has_other_end_user
 from app.store.contract.conversations import MAX_ANCHORS, ConversationStore
 
 WHOLE_CONVERSATION_SEQ: Final = -1

@@ -21,8 +21,8 @@ from app.dialects.items.item_reference import find_references, may_have_referenc
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.message_rendering import build_output_items
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.resolved_request import has_other_end_user
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.resolved_request import has_other_end_user
 from app.store.contract.conversations import ConversationStore
 
 ITEM_ANCHOR: Final = "item"

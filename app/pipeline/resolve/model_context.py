@@ -20,12 +20,12 @@ from app.dialects.body.counted_content import ATTACHMENT_MARKERS
 from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.provider_dialects import find_provider_dialect
 from app.errors import PolicyNotFound
-from app.pipeline.chat_request import ChatRequest, CompactionRequest
-from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
-from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.pipeline.token_counting import MessageCounter
-from app.pipeline.turn import Turn
-from app.pipeline.view.last_view_and_calibration import read_calibration
+from app.pipeline.turn.calibration_slopes import CalibrationSlopes
+from app.pipeline.turn.chat_request import ChatRequest, CompactionRequest
+from app.pipeline.turn.last_view_and_calibration import read_calibration
+from app.pipeline.turn.resolved_request import ResolvedRequest
+from app.pipeline.turn.token_counting import MessageCounter
+from app.pipeline.turn.turn import Turn
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.routes import Routes

@@ -13,20 +13,20 @@ from typing import Final
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import LinkPosition, make_conversation_id
 from app.conversation.item import Item
-from app.pipeline.chat_request import ChatRequest
-from app.pipeline.persist.conversation_builders import build_empty_conversation, build_log_entries, share_log
 from app.pipeline.resolve.client_history import (
     ClientHistory,
     check_new_messages,
     compute_log_root,
 )
-from app.pipeline.resolve.resolved_request import (
+from app.pipeline.resolve.tool_outputs import check_outputs_have_calls, put_early_outputs_first
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.conversation_builders import build_empty_conversation, build_log_entries, share_log
+from app.pipeline.turn.resolved_request import (
     ResolvedRequest,
     build_end_user_state,
     has_other_end_user,
 )
-from app.pipeline.resolve.tool_outputs import check_outputs_have_calls, put_early_outputs_first
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore, LinkMatch
 
 FOREIGN_ANSWERS_FROM_SEQ: Final = 7

@@ -21,14 +21,14 @@ from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.item_decoding import decode_item, is_instructions_field, select_lasting_instructions
 from app.errors import PreviousResponseNotFound
 from app.pipeline.admission.answer_replay import StoredAnswers
-from app.pipeline.chat_request import ChatRequest
-from app.pipeline.persist.conversation_builders import build_branch, build_log_entries
 from app.pipeline.resolve.client_history import ClientHistory, check_new_messages
 from app.pipeline.resolve.client_log import HistoryAligner
-from app.pipeline.resolve.resolved_request import ResolvedRequest, has_other_end_user
 from app.pipeline.resolve.retry_detection import RetryDetector
 from app.pipeline.resolve.tool_outputs import check_outputs_have_calls, list_call_ids, put_early_outputs_first
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.conversation_builders import build_branch, build_log_entries
+from app.pipeline.turn.resolved_request import ResolvedRequest, has_other_end_user
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore, LinkMatch
 
 CONTEXT_ONLY_WARNING: Final = (

@@ -8,10 +8,10 @@ from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.item import TOOL_RESULT_ROLES, Item
 from app.pipeline.admission.answer_replay import StoredAnswers
-from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history import ClientHistory
-from app.pipeline.resolve.resolved_request import BROKEN_OFF, UNANSWERED_MESSAGES
 from app.pipeline.resolve.tool_outputs import list_call_ids, read_output_call_id
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.resolved_request import BROKEN_OFF, UNANSWERED_MESSAGES
 from app.store.contract.conversations import ConversationStore
 
 

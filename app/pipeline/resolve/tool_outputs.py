@@ -8,7 +8,7 @@ from typing import Final
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
 from app.dialects.items.item_reference import build_missing_call_error
-from app.pipeline.chat_request import ChatRequest
+from app.pipeline.turn.chat_request import ChatRequest
 from app.store.contract.conversations import ConversationStore
 
 MAX_PARALLEL_CALLS: Final = 128

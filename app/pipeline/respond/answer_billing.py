@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from app.dialects.usage import TokenUsage
 from app.observability.metrics import Metrics
-from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.respond.turn_end import TurnEnd
 from app.pipeline.respond.turn_telemetry import build_turn_facts, record_turn
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.routing.prices import compute_call_cost_usd
 

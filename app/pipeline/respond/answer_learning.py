@@ -15,11 +15,11 @@ from app.dialects.usage import TokenUsage
 from app.observability.metrics import Metrics
 from app.pipeline.call.upstream_call import UpstreamCaller
 from app.pipeline.call.window_learning import WindowLearner
-from app.pipeline.resolve.resolved_request import OPAQUE_ORIGINS
 from app.pipeline.respond.cache_loss import learn_cached_prompt
 from app.pipeline.respond.context_status import ContextReport
 from app.pipeline.respond.turn_end import TurnEnd
-from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, build_billed_state
+from app.pipeline.turn.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, build_billed_state
+from app.pipeline.turn.resolved_request import OPAQUE_ORIGINS
 
 MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048
 """Shorter prompts are not checked for truncation: servers are not started with a smaller window."""

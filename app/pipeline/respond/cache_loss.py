@@ -16,13 +16,13 @@ from app.context.plan.outline import Plan
 from app.dialects.usage import TokenUsage
 from app.observability.metrics import Metrics
 from app.observability.request_record import current_request_record
-from app.pipeline.turn import Turn, View
-from app.pipeline.view.last_view_and_calibration import (
+from app.pipeline.turn.last_view_and_calibration import (
     PROMPT_CACHE,
     CachedPrompt,
     is_cache_cold,
     read_cached_prompt,
 )
+from app.pipeline.turn.turn import Turn, View
 from app.upstream.provider_contract import CacheRule, ModelDeployment
 
 LOST_SHARE, LOST_TOKENS = 0.05, 2_000

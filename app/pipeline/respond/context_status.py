@@ -16,10 +16,10 @@ from app.context.plan.outline import Plan
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Summary
 from app.dialects.usage import TokenUsage, read_usage
-from app.pipeline.chat_request import ContextDetail
-from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.pipeline.turn import Turn, View
-from app.pipeline.view.last_view_and_calibration import list_unbilled_summaries
+from app.pipeline.turn.chat_request import ContextDetail
+from app.pipeline.turn.last_view_and_calibration import list_unbilled_summaries
+from app.pipeline.turn.resolved_request import ResolvedRequest
+from app.pipeline.turn.turn import Turn, View
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import SUMMARY_COST, compute_call_cost_usd
 

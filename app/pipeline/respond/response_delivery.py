@@ -19,19 +19,19 @@ from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.dialects.usage import read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.request_facts import record_error
-from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer
 from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer, select_forwarded_headers
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.respond.answer_learning import describe_provider_truncation
-from app.pipeline.respond.answer_types import WholeAnswer
 from app.pipeline.respond.context_status import ContextReport, build_context_report
 from app.pipeline.respond.turn_end import TurnEnd, select_planned_prompt_usage
 from app.pipeline.respond.turn_finisher import TurnFinisher
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
-from app.pipeline.turn import Turn, View
+from app.pipeline.turn.answer_types import WholeAnswer
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.turn import Turn, View
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply
 

@@ -15,10 +15,10 @@ from app.pipeline.call.upstream_call import UpstreamCaller
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
-from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN
 from app.pipeline.respond.answer_billing import AnswerBilling
 from app.pipeline.respond.answer_learning import AnswerLearner
 from app.pipeline.respond.turn_end import TurnEnd
+from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 
 

@@ -8,8 +8,8 @@ from app.observability.metrics import TurnFacts
 from app.observability.request_facts import current_request_facts
 from app.observability.request_record import current_request_record
 from app.observability.tracing import STREAMED_ATTRIBUTE, current_span
-from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.context_status import ContextReport
+from app.pipeline.turn.chat_request import ChatRequest
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import compute_call_cost_usd, compute_prompt_cost_usd, find_price
 

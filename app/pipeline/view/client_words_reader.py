@@ -9,7 +9,7 @@ from typing import Final
 from app.context.view.client_versions import ClientVersions
 from app.context.view.client_words import ClientWords, VersionEffect, find_version_effect
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.store.contract.conversations import ConversationStore
 
 MAX_COMPARED_ON_LOOP: Final = 32

@@ -15,8 +15,8 @@ from app.context.plan.policy import EmbeddingModel
 from app.context.quote.meaning import PassagePlace, encode_vectors, list_passage_texts, rank_by_meaning
 from app.conversation.conversation_types import Conversation
 from app.errors import GatewayError, StoreUnreadable
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.resolve.resolved_request import REDACTED
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.resolved_request import REDACTED
 from app.store.contract.conversations import ConversationStore, MessageVectors
 from app.upstream.embeddings import Embedder
 

@@ -15,9 +15,9 @@ from app.context.plan.policy import ContextPolicy
 from app.conversation.item import INSTRUCTION_ROLES, TOOL_RESULT_ROLES, Item
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.resolved_request import PINS, ResolvedRequest
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore
 
 MAX_ROUND_MESSAGES: Final = 128

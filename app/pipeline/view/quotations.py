@@ -26,10 +26,10 @@ from app.conversation.search_terms import extract_message_terms
 from app.dialects.item_decoding import decode_item
 from app.errors import StoreUnavailable
 from app.observability.request_record import timed_step
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.pipeline.token_counting import MessageCounter
-from app.pipeline.turn import Turn, View
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.resolved_request import ResolvedRequest
+from app.pipeline.turn.token_counting import MessageCounter
+from app.pipeline.turn.turn import Turn, View
 from app.pipeline.view.meaning_search import MeaningSearch
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder

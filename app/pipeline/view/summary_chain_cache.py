@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from app.context.plan.summary_chain import find_chain_and_folds
 from app.context.view.client_words import NO_WORDS, ClientWords
 from app.conversation.conversation_types import Conversation, Summary
-from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.store.contract.summaries import SummaryStore
 
 MAX_RECHECKED: Final = 64

@@ -24,9 +24,9 @@ from app.context.user_text.user_text_selection import (
 )
 from app.context.view.client_words import ClientWords
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.pipeline.resolve.resolved_request import DROPPED_USER_TEXT, ResolvedRequest
-from app.pipeline.token_counting import MessageCounter
-from app.pipeline.turn import Turn
+from app.pipeline.turn.resolved_request import DROPPED_USER_TEXT, ResolvedRequest
+from app.pipeline.turn.token_counting import MessageCounter
+from app.pipeline.turn.turn import Turn
 from app.pipeline.view.client_words_reader import merge_into_ranges
 from app.store.contract.conversations import ConversationStore
 

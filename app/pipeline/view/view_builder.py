@@ -33,11 +33,11 @@ from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.item_decoding import decode_item
 from app.dialects.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.errors import ContextLengthExceeded
-from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
-from app.pipeline.token_counting import MessageCounter
-from app.pipeline.turn import RawLogMessages, Turn, View
+from app.pipeline.turn.last_view_and_calibration import is_cache_cold, read_cached_prompt, read_last_view
+from app.pipeline.turn.resolved_request import PINS, ResolvedRequest
+from app.pipeline.turn.token_counting import MessageCounter
+from app.pipeline.turn.turn import RawLogMessages, Turn, View
 from app.pipeline.view.client_words_reader import merge_into_ranges, read_client_words
-from app.pipeline.view.last_view_and_calibration import is_cache_cold, read_cached_prompt, read_last_view
 from app.pipeline.view.pins import decode_pins, select_fitting_pins
 from app.pipeline.view.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
 from app.pipeline.view.user_text import UserTextReader, select_valid_user_text

@@ -26,9 +26,9 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.conversation.identity import compute_prefix_digests
 from app.dialects.item_decoding import decode_item
 from app.dialects.missing_tool_results import add_missing_tool_results
-from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES, ResolvedRequest
-from app.pipeline.turn import View
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.resolved_request import UNANSWERED_MESSAGES, ResolvedRequest
+from app.pipeline.turn.turn import View
 from app.pipeline.view.view_builder import find_early_seqs, read_shown_before_boundary
 from app.store.contract.summaries import ConversationAndSummaryStore, SummaryStore
 

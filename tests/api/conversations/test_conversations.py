@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from app.conversation.conversation_types import SHARED_THROUGH
 from app.conversation.identity import make_conversation_id
 from app.conversations.history import conversation_history
-from app.pipeline.persist.conversation_builders import build_branch
+from app.pipeline.turn.conversation_builders import build_branch
 from app.store.contract.conversations import LogAppend
 from tests.live import ScriptedUpstream
 from tests.support.gateway import World, answered, answering, user, world

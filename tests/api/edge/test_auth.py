@@ -23,7 +23,7 @@ from app.conversation.identity import (
 )
 from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
-from app.pipeline.chat_request import Caller, ChatRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest
 from app.store.contract.conversations import LogAppend
 from tests.support.memory_store import MemoryStore
 

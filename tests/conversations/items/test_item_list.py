@@ -14,7 +14,7 @@ from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_building import build_items
 from app.conversations.items.item_reader import ItemQuery, ItemReader
 from app.errors import ItemNotFound
-from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
+from app.pipeline.turn.resolved_request import STORED_INSTRUCTIONS
 from app.store.contract.conversations import LogAppend
 from tests.conversations.items.example_logs import LOGS, placed
 from tests.store.example_logs import Clock, begin, branch_off, chunk_over, conversation_of, lease_on, log_of

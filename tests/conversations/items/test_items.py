@@ -28,7 +28,7 @@ from app.conversations.items.item_building import (
     parse_item_id,
 )
 from app.dialects.items.message import ResponsesMessage
-from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
+from app.pipeline.turn.resolved_request import STORED_INSTRUCTIONS
 from tests.conversations.items.example_logs import LOGS, placed
 
 Body = dict[str, Any]

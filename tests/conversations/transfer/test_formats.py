@@ -21,8 +21,8 @@ from app.conversations.transfer.import_file_parser import Format, ImportedConver
 from app.conversations.transfer.message_export import ConversationExporter, build_export_fields
 from app.dialects.body.message import decode_body
 from app.errors import InvalidRequest
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.token_counting import MessageCounter
 from tests.support.memory_store import MemoryStore
 
 ENCODING = "o200k_base"

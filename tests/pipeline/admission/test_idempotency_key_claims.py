@@ -14,8 +14,8 @@ from app.pipeline.admission import idempotency_keys
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import CLAIM_SECONDS, IdempotencyClaim, IdempotencyKeys
 from app.pipeline.admission.request_digest import MIN_THREAD_BYTES, compute_idempotency_digest
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.chat_request import Caller, ChatRequest
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.chat_request import Caller, ChatRequest
 from app.store.contract.keys import IdempotencyKeyRecord
 from tests.support.gateway import until
 from tests.support.memory_store import MemoryStore

@@ -23,9 +23,9 @@ from app.pipeline.admission.shared_attempts import (
     AttemptWaiter,
     SharedAttempts,
 )
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.chat_request import Caller, ChatRequest
-from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
+from app.pipeline.turn.answer_types import Answer, StreamedAnswer, WholeAnswer
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.chat_request import Caller, ChatRequest
 
 FRAMES = [b"data: %d\n\n" % number for number in range(5)] + [DONE_FRAME]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.conversations.answer_fingerprints import COUNT_FACT
-from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
+from app.pipeline.turn.resolved_request import UNANSWERED_MESSAGES
 from tests.live import DONE, Reply, ScriptedUpstream, completion, stream
 from tests.support.gateway import summaries_asked, user, world
 from tests.support.raw_http import chunks, long_talk, summarizing, text_of

@@ -12,7 +12,7 @@ import pytest
 
 from app.api.responses_request_parser import ResponsesRequestParser
 from app.pipeline.call.upstream_request_body import build_upstream_body
-from app.pipeline.chat_request import Caller
+from app.pipeline.turn.chat_request import Caller
 from app.upstream.protocols.responses_provider import ResponsesProvider
 from app.upstream.provider_contract import ModelDeployment
 from tests.live import Reply

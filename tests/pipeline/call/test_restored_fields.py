@@ -11,7 +11,7 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.body.message import ChatMessage
 from app.errors import StoreUnavailable
 from app.pipeline.call.field_restorer import FieldRestorer
-from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.upstream.provider_contract import ProviderQuirks
 from tests.support.memory_store import MemoryStore
 

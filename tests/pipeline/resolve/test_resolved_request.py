@@ -10,7 +10,8 @@ import pytest
 from app.context.plan.outline import Boundary, LastView, Quotation
 from app.context.view.message_edits import Edit
 from app.conversation.conversation_types import SHARED_THROUGH
-from app.pipeline.resolve.resolved_request import (
+from app.pipeline.turn.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS
+from app.pipeline.turn.resolved_request import (
     OPEN_TOOL_CALLS,
     PINS,
     REDACTED,
@@ -18,7 +19,6 @@ from app.pipeline.resolve.resolved_request import (
     select_marks_for_branch,
     select_state_for_branch,
 )
-from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS
 
 LAST_SEQ = 5
 """Of the log that the branch shares."""

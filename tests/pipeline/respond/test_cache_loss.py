@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.pipeline.respond.cache_loss import find_cache_loss
-from app.pipeline.view.last_view_and_calibration import CachedPrompt
+from app.pipeline.turn.last_view_and_calibration import CachedPrompt
 from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream, completion
 from tests.support.gateway import World, assistant, system, user, world
 

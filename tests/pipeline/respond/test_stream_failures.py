@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from app.dialects.chat.stream_splicer import ChatStreamSplicer
-from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
+from app.pipeline.turn.resolved_request import UNANSWERED_MESSAGES
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk
 from tests.support.gateway import World, user, world
 from tests.support.raw_http import chunks, long_talk, summarizing, text_of

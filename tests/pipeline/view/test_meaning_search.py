@@ -12,7 +12,7 @@ from app.context.plan.policy import EmbeddingModel
 from app.context.quote.meaning import PassagePlace
 from app.conversation.conversation_types import Conversation
 from app.errors import StoreUnreadable, UpstreamUnavailable
-from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.view import meaning_search
 from app.pipeline.view.meaning_search import MeaningSearch
 from app.store.contract.conversations import MessageVectors

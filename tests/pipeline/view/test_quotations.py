@@ -11,7 +11,7 @@ from app.context.plan.outline import Boundary, Plan, Quotation
 from app.context.plan.policy import ContextPolicy
 from app.context.quote.question_terms import extract_question_terms
 from app.context.quote.quote_selection import choose_quotation
-from app.pipeline.turn import View
+from app.pipeline.turn.turn import View
 from app.pipeline.view.quotations import (
     compute_room_tokens,
     keep_last_quotations,

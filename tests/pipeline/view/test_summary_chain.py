@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.pipeline.view import summary_chain_cache as chains
 from app.pipeline.view.summary_chain_cache import SummaryChain, SummaryChainCache
 from app.store.contract.leases import Lease

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.context.plan.outline import Outline
 from app.conversation.conversation_types import Conversation, Summary
-from app.pipeline.view.last_view_and_calibration import BILLED_UNTIL, build_billed_state, list_unbilled_summaries
+from app.pipeline.turn.last_view_and_calibration import BILLED_UNTIL, build_billed_state, list_unbilled_summaries
 from tests.context.planned_conversation import chunk_of
 
 CONVERSATION: Final = Conversation("conv", "conv", "tenant", -1, b"", b"", 0, answered=False, encoding="o200k_base")

@@ -18,9 +18,9 @@ from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.message_export import ConversationExporter
 from app.dialects.chat.stored_completion import build_completion_object
 from app.errors import NotFound
-from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.chat_request import Caller
-from app.pipeline.token_counting import MessageCounter
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.chat_request import Caller
+from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.conversations import CompletionQuery
 from app.store.contract.store import Store
 

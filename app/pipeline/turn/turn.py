@@ -19,8 +19,8 @@ from app.context.view.client_words import NO_WORDS, ClientWords
 from app.conversation.context_edits import ContextEdits
 from app.dialects.client_dialects import CLIENT_DIALECTS, select_schema_fields
 from app.pipeline.call.search_tool_definition import SearchToolSession
-from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget
 
 RawLogMessages = Mapping[int, bytes] | Sequence[bytes]

@@ -20,13 +20,13 @@ from app.conversation.conversation_types import (
 )
 from app.conversation.identity import LinkPosition, compute_links_after_messages, compute_start_position
 from app.conversation.item import Item, count_item_bytes
-from app.pipeline.resolve.resolved_request import (
+from app.pipeline.turn.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS
+from app.pipeline.turn.resolved_request import (
     build_branch_lineage,
     select_marks_for_branch,
     select_state_for_branch,
 )
-from app.pipeline.token_counting import MessageCounter
-from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS
+from app.pipeline.turn.token_counting import MessageCounter
 
 NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 

@@ -18,7 +18,7 @@ from app.conversation.conversation_types import Conversation
 from app.dialects.answer_format import AnswerFormat, CapsuleFormat, EventStyle
 from app.dialects.client_dialects import CLIENT_DIALECTS, make_default_answer_format
 from app.dialects.request_body import END_USER_FIELDS, decode_field
-from app.pipeline.admission.call_allowance import CallAllowance
+from app.pipeline.turn.call_allowance import CallAllowance
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 ContextDetail = Literal["brief", "full"]

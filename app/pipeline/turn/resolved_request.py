@@ -25,8 +25,8 @@ from app.conversation.conversation_types import (
 from app.conversation.fingerprints import FingerprintScope
 from app.conversation.identity import LinkPosition, extract_family_root
 from app.conversation.item import TOOL_RESULT_ROLES, Item
-from app.pipeline.chat_request import ChatRequest
-from app.pipeline.view.last_view_and_calibration import LAST_VIEWS
+from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.last_view_and_calibration import LAST_VIEWS
 from app.store.contract.conversations import LogAppend
 from app.store.contract.leases import Lease
 

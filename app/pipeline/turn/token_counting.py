@@ -11,7 +11,7 @@ from typing import Final
 from app.context.count.token_counter import PRIMING_TOKENS, TokenCounter, must_count_off_event_loop
 from app.conversation.item import Item, count_item_bytes
 from app.dialects.client_dialects import CLIENT_DIALECTS, select_schema_fields
-from app.pipeline.chat_request import ChatRequest
+from app.pipeline.turn.chat_request import ChatRequest
 
 MAX_CACHED_INSTRUCTIONS: Final = 1024
 MAX_KEY_BYTES: Final = 256
