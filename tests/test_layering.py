@@ -173,13 +173,38 @@ def test_only_the_pipeline_knows_its_order() -> None:
     assert find_faults(files_of("pipeline"), find) == []
 
 
+STEPS = {
+    "turn": set(),
+    "resolve": {"turn"},
+    "admission": {"turn", "resolve"},
+    "view": {"turn"},
+    "compact": {"turn", "view"},
+    "call": {"turn", "view", "compact"},
+    "persist": {"turn", "resolve"},
+    "respond": {"turn", "view", "compact", "call", "persist"},
+}
+"""The steps of a turn, and which of the others each may import."""
+
+
+def test_a_step_of_a_turn_knows_only_those_that_it_is_told_of() -> None:
+    files = [file for file in files_of("pipeline") if file.parent.name != "pipeline"]  # `pipeline.py` knows all
+    faults = [
+        f"{name_of(file)}: {name}"
+        for file in files
+        for name in imports(parse(file))
+        if name.startswith("app.pipeline.") and name.split(".")[2] not in STEPS[file.parent.name] | {file.parent.name}
+    ]
+    assert faults == []
+    assert {file.parent.name for file in files} == set(STEPS)
+
+
 SUB_FOLDERS = {
     "api": {"admin", "conversations", "edge"},
     "compaction": {"acceptance", "summarizer"},
     "context": {"count", "plan", "quote", "stages", "user_text", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
     "dialects": {"body", "chat", "items", "messages", "responses"},
-    "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},
+    "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "turn", "view"},
     "store": {"contract", "encryption", "postgres", "search", "sql", "sqlite"},
     "upstream": {"http", "protocols", "quirks", "routing"},
 }

@@ -29,8 +29,8 @@ from app.observability.metric_families import REPLAYS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error, record_requested_model, record_tenant
 from app.observability.request_record import record_caller, record_end_of_reading
-from app.pipeline.admission.answer_replay import REPLAY_HEADERS
 from app.pipeline.admission.shared_attempts import AttemptWaiter, SharedAttempts
+from app.pipeline.resolve.answer_replay import REPLAY_HEADERS
 from app.pipeline.turn.answer_types import StreamedAnswer, WholeAnswer
 from app.pipeline.turn.chat_request import Caller, ChatRequest, ContextDetail
 

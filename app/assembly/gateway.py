@@ -41,10 +41,8 @@ from app.observability.metric_families import BACKGROUND_TASKS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.recent_requests import RecentRequests
 from app.pipeline.admission.admission import Admission, AdmissionBounds
-from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.call_limits import CallLimits, RateSettings
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
-from app.pipeline.admission.rate_limits import RateLimits
 from app.pipeline.admission.shared_attempts import SharedAttempts
 from app.pipeline.call.overflow_recovery import OverflowRecovery
 from app.pipeline.call.search_tool_loop import SearchToolLoop
@@ -56,6 +54,7 @@ from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.pipeline import ClockAndIds, Pipeline
+from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.resolve.client_history import PrefixMemory
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
@@ -79,6 +78,7 @@ from app.store.encryption.encrypted_store import encrypt_store
 from app.store.key_budgets import KeyBudgets
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
+from app.store.rate_limits import RateLimits
 from app.store.request_history import RequestHistory
 from app.store.unwritten_fingerprints import UnwrittenFingerprints
 from app.store.usage_recorder import UsageRecorder
@@ -334,7 +334,7 @@ class Gateway:
         self.admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=self.metrics)
         self.call_limits = CallLimits(
             self.key_budgets,
-            RateLimits(store, tasks),
+            RateLimits(store, tasks.spawn),
             requests=RateSettings(**limits.requests_per_minute.model_dump()),
             tokens=RateSettings(**limits.tokens_per_minute.model_dump()),
             assumed_answer_tokens=limits.assumed_answer_tokens,

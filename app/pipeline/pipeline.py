@@ -39,7 +39,6 @@ from app.observability.tracing import (
     share_attributes,
     trace_span,
 )
-from app.pipeline.admission.answer_replay import render_stored_answer
 from app.pipeline.call.overflow_recovery import MAX_OVERFLOW_RECOVERIES, OverflowRecovery
 from app.pipeline.call.search_tool_loop import (
     SearchToolLoop,
@@ -59,6 +58,7 @@ from app.pipeline.compact.turn_compaction import (
 )
 from app.pipeline.persist.question_write import QuestionWrite
 from app.pipeline.persist.turn_writer import TurnWriter
+from app.pipeline.resolve.answer_replay import render_stored_answer
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.context_status import ContextReport, build_context_report

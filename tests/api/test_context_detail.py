@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.pipeline.respond.context_status import BRIEF_FIELDS
+from app.pipeline.turn.chat_request import BRIEF_FIELDS
 from tests.live import ScriptedUpstream
 from tests.support.gateway import World, answering, user, world
 

@@ -19,9 +19,9 @@ from app.api.edge.body_budget import BodyBudget
 from app.api.edge.headers import RequestIdMiddleware
 from app.api.edge.request_reader import BodyLimitMiddleware
 from app.pipeline.admission.admission import Admission, AdmissionBounds
-from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
 from app.pipeline.admission.shared_attempts import SharedAttempts
+from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.turn.answer_types import Answer, StreamedAnswer
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.chat_request import ChatRequest

@@ -15,14 +15,14 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from app.api.edge.auth import build_open_caller
-from app.assembly.dependencies import Dependencies, utc_now
+from app.assembly.dependencies import Dependencies
 from app.context.count.token_counter import TokenCounter
 from app.conversation.conversation_types import Conversation, Summary
 from app.conversation.item import Item
 from app.dialects.body.message import decode_body
 from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.store import Store
-from app.store.store_factory import create_store
+from app.store.store_factory import create_store, read_utc_now
 from tests.behaviour.model import Body, Call, Model
 from tests.behaviour.texts import COUNTER, message, weight
 from tests.live import TEST_DEPENDENCIES, ScriptedUpstream, gateway, serving
@@ -97,7 +97,7 @@ class Talk:
     received: httpx.Response | None = None
     """… and what was said to it."""
     store: Store | None = None
-    clock: Callable[[], datetime] = utc_now
+    clock: Callable[[], datetime] = read_utc_now
     """The store's, from its next start."""
     dependencies: Dependencies = TEST_DEPENDENCIES
     gateways: int = 1

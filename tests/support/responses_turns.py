@@ -19,13 +19,13 @@ from app.conversation.item import Item
 from app.dialects.body.message import ChatMessage
 from app.dialects.items.input_items import encode_instructions, encode_text_input
 from app.dialects.items.message import ResponsesMessage
-from app.pipeline.admission.answer_replay import REQUEST_DIGEST, StoredAnswers
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
+from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.chat_request import Caller, ChatRequest
-from app.pipeline.turn.resolved_request import ResolvedRequest
+from app.pipeline.turn.resolved_request import REQUEST_DIGEST, ResolvedRequest
 from app.pipeline.turn.token_counting import MessageCounter
 from app.store.leases import LeaseKeeper
 from app.store.unwritten_fingerprints import UnwrittenFingerprints

@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from app.conversation.api_keys import extract_application_tenant
-from app.pipeline.admission.rate_limits import RateLimits
-from app.pipeline.turn.call_allowance import CallAllowance
 from app.pipeline.turn.chat_request import Caller
+from app.store.call_allowance import CallAllowance
 from app.store.contract.limits import RateLimit
 from app.store.key_budgets import KeyBudgets
+from app.store.rate_limits import RateLimits
 
 BYTES_PER_TOKEN: Final = 4
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from app.conversation.conversation_types import Conversation
 from app.errors import IdempotencyKeyInUse, IdempotencyKeyReused, StoreUnavailable
-from app.pipeline.admission.answer_replay import StoredAnswers
-from app.pipeline.admission.request_digest import compute_idempotency_digest
+from app.pipeline.resolve.answer_replay import StoredAnswers
+from app.pipeline.resolve.request_digest import compute_idempotency_digest
 from app.pipeline.turn.answer_types import Answer
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.chat_request import ChatRequest

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -19,27 +19,6 @@ MAX_SEARCH_ROUNDS: Final = 8
 """How many rounds one answer may take in addition to the first. In the last round the model cannot search."""
 MAX_CALLS_PER_ROUND: Final = 8
 """How many searches one message may ask for; further calls get a result that says so."""
-
-
-class SearchToolSession:
-    """The state of the search tool in one turn; it changes while the answer is made.
-
-    Attributes:
-        request_without_tool: the client's request, without the tool.
-        instructions_tokens: tokens of the instructions of `request_without_tool`.
-        searches: each search so far, `{query, found}`; `found` holds the seqs of the messages that the model got.
-        first_usage: the upstream's usage of the first round, if there were several rounds.
-        rounds: how many rounds there were in addition to the first.
-    """
-
-    __slots__ = ("first_usage", "instructions_tokens", "request_without_tool", "rounds", "searches")
-
-    def __init__(self, request_without_tool: ChatRequest, instructions_tokens: int) -> None:
-        self.request_without_tool = request_without_tool
-        self.instructions_tokens = instructions_tokens
-        self.searches: list[dict[str, Any]] = []
-        self.first_usage: Mapping[str, Any] | None = None
-        self.rounds = 0
 
 
 def may_offer_search_tool(request: ChatRequest, strip_fields: Sequence[str]) -> bool:

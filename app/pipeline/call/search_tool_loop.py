@@ -24,7 +24,6 @@ from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, Upstream
 from app.pipeline.call.search_tool_definition import (
     MAX_CALLS_PER_ROUND,
     MAX_SEARCH_ROUNDS,
-    SearchToolSession,
     build_next_round_request,
     may_offer_search_tool,
     offer_search_tool,
@@ -41,7 +40,7 @@ from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
 from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer
 from app.pipeline.turn.last_view_and_calibration import read_last_view
 from app.pipeline.turn.token_counting import MessageCounter
-from app.pipeline.turn.turn import Turn, View
+from app.pipeline.turn.turn import SearchToolSession, Turn, View
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import SearchHit

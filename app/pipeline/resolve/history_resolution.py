@@ -17,7 +17,7 @@ from app.conversation.fingerprints import FingerprintScope
 from app.conversation.identity import compute_anchor_digest, make_conversation_id
 from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.item_decoding import decode_item
-from app.pipeline.admission.answer_replay import StoredAnswers
+from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.resolve.client_history import ClientHistory
 from app.pipeline.resolve.client_log import ALIGNED_MARKS, AlignedLog, HistoryAligner, ShownLog
 from app.pipeline.resolve.conversation_proof import (

@@ -15,18 +15,15 @@ from app.context.calibration import AttachmentCost
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import ContextPolicy
-from app.conversation.context_edits import ContextEdits
 from app.dialects.body.counted_content import ATTACHMENT_MARKERS
-from app.dialects.client_dialects import CLIENT_DIALECTS
-from app.dialects.provider_dialects import find_provider_dialect
 from app.errors import PolicyNotFound
 from app.pipeline.turn.calibration_slopes import CalibrationSlopes
 from app.pipeline.turn.chat_request import ChatRequest, CompactionRequest
 from app.pipeline.turn.last_view_and_calibration import read_calibration
 from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.pipeline.turn.token_counting import MessageCounter
-from app.pipeline.turn.turn import Turn
-from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
+from app.pipeline.turn.turn import Turn, edits_context, read_context_edits
+from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.routes import Routes
 
@@ -137,29 +134,6 @@ class ModelContexts:
             deployment = self.routes.resolve(summarizer_model).deployments[0]
             window = await self.windows.find_window(deployment, client_key)
         return compute_max_input_tokens(policy, window.tokens)
-
-
-def speaks_protocol(deployment: ModelDeployment, request: ChatRequest) -> bool:
-    """Says whether a deployment's provider speaks the protocol of a request's client."""
-    return find_provider_dialect(deployment.provider.protocol).client_protocol == request.protocol
-
-
-def read_context_edits(request: ChatRequest, deployment: ModelDeployment) -> ContextEdits | None:
-    """Returns what a request asks to clear; None if it asks for nothing, or if the deployment's provider does it.
-
-    A provider of the request's protocol does it, unless its quirks say that it refuses the field.
-
-    Raises:
-        InvalidRequest: an edit is unknown or not valid.
-    """
-    is_done = edits_context(deployment, request)
-    return None if is_done else CLIENT_DIALECTS[request.protocol].read_context_edits(request.raw_fields)
-
-
-def edits_context(deployment: ModelDeployment, request: ChatRequest) -> bool:
-    """Says whether a deployment's provider itself clears and compacts what a request asks for."""
-    field = CLIENT_DIALECTS[request.protocol].context_edits_field
-    return bool(field) and speaks_protocol(deployment, request) and field not in deployment.quirks.strip_fields
 
 
 def leave_compaction(request: ChatRequest) -> ChatRequest:

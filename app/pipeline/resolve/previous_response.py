@@ -20,7 +20,7 @@ from app.conversation.identity import LinkPosition, compute_links_after_messages
 from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.item_decoding import decode_item, is_instructions_field, select_lasting_instructions
 from app.errors import PreviousResponseNotFound
-from app.pipeline.admission.answer_replay import StoredAnswers
+from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.resolve.client_history import ClientHistory, check_new_messages
 from app.pipeline.resolve.client_log import HistoryAligner
 from app.pipeline.resolve.retry_detection import RetryDetector

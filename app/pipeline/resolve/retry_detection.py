@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.item import TOOL_RESULT_ROLES, Item
-from app.pipeline.admission.answer_replay import StoredAnswers
+from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.resolve.client_history import ClientHistory
 from app.pipeline.resolve.tool_outputs import list_call_ids, read_output_call_id
 from app.pipeline.turn.chat_request import ChatRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -16,7 +16,7 @@ from app.context.plan.outline import Plan
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Summary
 from app.dialects.usage import TokenUsage, read_usage
-from app.pipeline.turn.chat_request import ContextDetail
+from app.pipeline.turn.chat_request import ContextDetail, select_context_fields
 from app.pipeline.turn.last_view_and_calibration import list_unbilled_summaries
 from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.pipeline.turn.turn import Turn, View
@@ -24,11 +24,6 @@ from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import SUMMARY_COST, compute_call_cost_usd
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
-BRIEF_FIELDS: Final = (
-    *("window", "prompt_tokens", "limit", "summaries", "verbatim_messages", "trimmed_messages", "dropped_messages"),
-    *("cost", "warnings"),
-)
-"""The members of `context` that a client gets if it does not ask for all."""
 
 
 class ContextReport(msgspec.Struct, frozen=True):
@@ -189,11 +184,6 @@ def build_user_text_fields(plan: Plan, budget: Budget) -> dict[str, int]:
         "left_out": messages - shown,
         "tokens": budget.calibrate_tokens(sum(one.tokens for one in plan.user_text)),
     }
-
-
-def select_context_fields(context: Mapping[str, Any], detail: ContextDetail) -> Mapping[str, Any]:
-    """Selects the members of a `context` object that a client gets."""
-    return context if detail == "full" else {name: context[name] for name in BRIEF_FIELDS if name in context}
 
 
 def build_summary_fields(summary: Summary) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.dialects.usage import read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.request_facts import record_error
-from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer
 from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer, select_forwarded_headers
@@ -31,7 +30,7 @@ from app.pipeline.respond.turn_finisher import TurnFinisher
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn.answer_types import WholeAnswer
 from app.pipeline.turn.background_tasks import BackgroundTasks
-from app.pipeline.turn.turn import Turn, View
+from app.pipeline.turn.turn import SearchToolSession, Turn, View
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply
 

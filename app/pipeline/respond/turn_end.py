@@ -11,10 +11,9 @@ import msgspec
 from app.conversation.item import Item
 from app.dialects.answer_decoding import Answer
 from app.dialects.usage import TokenUsage, read_usage
-from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.call.upstream_call import UpstreamAnswer
 from app.pipeline.respond.context_status import ContextReport
-from app.pipeline.turn.turn import Turn, View
+from app.pipeline.turn.turn import SearchToolSession, Turn, View
 
 
 class TurnEnd(msgspec.Struct, frozen=True, dict=True):

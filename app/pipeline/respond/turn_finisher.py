@@ -10,7 +10,6 @@ from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
 from app.dialects.answer_decoding import PROTOCOL_FACTS
 from app.dialects.sealed_parts import has_sealed_parts
-from app.pipeline.admission.answer_replay import REQUEST_DIGEST
 from app.pipeline.call.upstream_call import UpstreamCaller
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
@@ -18,7 +17,7 @@ from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.respond.answer_billing import AnswerBilling
 from app.pipeline.respond.answer_learning import AnswerLearner
 from app.pipeline.respond.turn_end import TurnEnd
-from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN
+from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, REQUEST_DIGEST
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 
 

@@ -18,12 +18,17 @@ from app.conversation.conversation_types import Conversation
 from app.dialects.answer_format import AnswerFormat, CapsuleFormat, EventStyle
 from app.dialects.client_dialects import CLIENT_DIALECTS, make_default_answer_format
 from app.dialects.request_body import END_USER_FIELDS, decode_field
-from app.pipeline.turn.call_allowance import CallAllowance
+from app.store.call_allowance import CallAllowance
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 ContextDetail = Literal["brief", "full"]
 RETRY_MAX_AGE_SECONDS: Final = 600.0
 """How long after an attempt its retry may come. SDKs time out after ten minutes, so the next attempt begins by then."""
+BRIEF_FIELDS: Final = (
+    *("window", "prompt_tokens", "limit", "summaries", "verbatim_messages", "trimmed_messages", "dropped_messages"),
+    *("cost", "warnings"),
+)
+"""The members of `context` that a client gets if it does not ask for all."""
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -187,3 +192,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
             InvalidRequest: as the function `decode_field`.
         """
         return decode_field(self.raw_fields, name)
+
+
+def select_context_fields(context: Mapping[str, Any], detail: ContextDetail) -> Mapping[str, Any]:
+    """Selects the members of a `context` object that a client gets."""
+    return context if detail == "full" else {name: context[name] for name in BRIEF_FIELDS if name in context}

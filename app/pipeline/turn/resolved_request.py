@@ -52,6 +52,8 @@ STORED_INSTRUCTIONS = "instructions"
 
 OPAQUE_ORIGINS = "opaque_origins"
 """`Conversation.state`: the deployments whose answers in the log have encrypted parts (`provider/model`)."""
+REQUEST_DIGEST = "request"
+"""Facts of an answer: the digest of the request that it answers."""
 OPAQUE_ORIGIN = "opaque_origin"
 """Facts of an answer with encrypted parts: the deployment that it comes from."""
 

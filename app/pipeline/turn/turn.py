@@ -18,13 +18,34 @@ from app.context.user_text.user_text import find_user_text
 from app.context.view.client_words import NO_WORDS, ClientWords
 from app.conversation.context_edits import ContextEdits
 from app.dialects.client_dialects import CLIENT_DIALECTS, select_schema_fields
-from app.pipeline.call.search_tool_definition import SearchToolSession
+from app.dialects.provider_dialects import find_provider_dialect
 from app.pipeline.turn.chat_request import ChatRequest
 from app.pipeline.turn.resolved_request import ResolvedRequest
-from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget
+from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
 
 RawLogMessages = Mapping[int, bytes] | Sequence[bytes]
 NO_COMPACTION: Final[Mapping[str, Any]] = MappingProxyType({"ran": False})
+
+
+class SearchToolSession:
+    """The state of the search tool in one turn; it changes while the answer is made.
+
+    Attributes:
+        request_without_tool: the client's request, without the tool.
+        instructions_tokens: tokens of the instructions of `request_without_tool`.
+        searches: each search so far, `{query, found}`; `found` holds the seqs of the messages that the model got.
+        first_usage: the upstream's usage of the first round, if there were several rounds.
+        rounds: how many rounds there were in addition to the first.
+    """
+
+    __slots__ = ("first_usage", "instructions_tokens", "request_without_tool", "rounds", "searches")
+
+    def __init__(self, request_without_tool: ChatRequest, instructions_tokens: int) -> None:
+        self.request_without_tool = request_without_tool
+        self.instructions_tokens = instructions_tokens
+        self.searches: list[dict[str, Any]] = []
+        self.first_usage: Mapping[str, Any] | None = None
+        self.rounds = 0
 
 
 class Turn(msgspec.Struct, frozen=True, dict=True):
@@ -77,6 +98,29 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
             boundary_seq=view.plan.boundary_seq,
             has_provider_tools=CLIENT_DIALECTS[self.request.protocol].may_run_provider_tools(self.request.raw_fields),
         )
+
+
+def speaks_protocol(deployment: ModelDeployment, request: ChatRequest) -> bool:
+    """Says whether a deployment's provider speaks the protocol of a request's client."""
+    return find_provider_dialect(deployment.provider.protocol).client_protocol == request.protocol
+
+
+def read_context_edits(request: ChatRequest, deployment: ModelDeployment) -> ContextEdits | None:
+    """Returns what a request asks to clear; None if it asks for nothing, or if the deployment's provider does it.
+
+    A provider of the request's protocol does it, unless its quirks say that it refuses the field.
+
+    Raises:
+        InvalidRequest: an edit is unknown or not valid.
+    """
+    is_done = edits_context(deployment, request)
+    return None if is_done else CLIENT_DIALECTS[request.protocol].read_context_edits(request.raw_fields)
+
+
+def edits_context(deployment: ModelDeployment, request: ChatRequest) -> bool:
+    """Says whether a deployment's provider itself clears and compacts what a request asks for."""
+    field = CLIENT_DIALECTS[request.protocol].context_edits_field
+    return bool(field) and speaks_protocol(deployment, request) and field not in deployment.quirks.strip_fields
 
 
 def build_cache_key(turn: Turn) -> str | None:

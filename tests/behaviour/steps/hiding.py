@@ -10,7 +10,7 @@ import yaml
 from pytest_bdd import given, then, when
 
 from app.__main__ import main
-from app.assembly.dependencies import utc_now
+from app.store.store_factory import read_utc_now
 from tests.behaviour.steps.words import step
 from tests.behaviour.talk import Talk
 
@@ -72,7 +72,7 @@ def _(talk: Talk, text: str, days: int) -> None:
     talk.clock = lambda: said_at
     talk.say({"role": "user", "content": text})
     talk.stop()
-    talk.clock = utc_now
+    talk.clock = read_utc_now
 
 
 @when("old conversations are erased")

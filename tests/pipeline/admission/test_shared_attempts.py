@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from app.dialects.chat.stream_frames import DONE_FRAME
 from app.errors import GatewayError, IdempotencyKeyInUse, StoreUnavailable, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission, AdmissionBounds
-from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.shared_attempts import (
     FRAME_RESERVATION_BYTES,
     MAX_FRAMES_BYTES,
     AttemptWaiter,
     SharedAttempts,
 )
+from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.turn.answer_types import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.chat_request import Caller, ChatRequest

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from app.conversation.api_keys import KeyBudget
 from app.dialects.usage import TokenUsage
-from app.pipeline.admission.rate_limits import CountedCall, RateLimits
 from app.store.key_budgets import KeyBudgets
+from app.store.rate_limits import CountedCall, RateLimits
 
 
 @dataclass(eq=False)

@@ -4,13 +4,12 @@ processes on one store count together, exactly."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from app.errors import RateLimitExceeded, StoreUnavailable
-from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.store.contract.limits import LimitStore, RateCount, RateLimit, RateUse
 
 log = logging.getLogger(__name__)
@@ -33,9 +32,9 @@ class CountedCall(msgspec.Struct, frozen=True):
 class RateLimits:
     """Counts requests and refuses those above a limit. While the store is unavailable nothing is limited."""
 
-    def __init__(self, store: LimitStore, tasks: BackgroundTasks) -> None:
+    def __init__(self, store: LimitStore, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._store = store
-        self._tasks = tasks
+        self._spawn = spawn
 
     async def count_call(self, limits: Sequence[RateLimit], *, tokens: int) -> CountedCall | None:
         """Counts a request; returns None if nothing is limited, or if the store is unavailable.
@@ -63,7 +62,7 @@ class RateLimits:
         """Replaces the tokens with which a request was counted, in the background."""
         used_tokens = min(MAX_COUNTED_TOKENS, used_tokens)
         if used_tokens != call.tokens and "x-ratelimit-limit-tokens" in call.headers:
-            self._tasks.spawn(self._correct_tokens(call, used_tokens - call.tokens))
+            self._spawn(self._correct_tokens(call, used_tokens - call.tokens))
 
     async def _correct_tokens(self, call: CountedCall, added_tokens: int) -> None:
         try:

@@ -9,18 +9,15 @@ from typing import Final
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.answer_decoding import PROTOCOL_FACTS
 from app.dialects.answer_format import StoredAnswer
-from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.resolve.client_history import ClientHistory, build_client_history
-from app.pipeline.respond.context_status import select_context_fields
+from app.pipeline.resolve.request_digest import compute_retry_digest
 from app.pipeline.turn.answer_types import Answer, StreamedAnswer, WholeAnswer
-from app.pipeline.turn.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
-from app.pipeline.turn.resolved_request import REDACTED
+from app.pipeline.turn.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest, select_context_fields
+from app.pipeline.turn.resolved_request import REDACTED, REQUEST_DIGEST
 from app.store.contract.conversations import ConversationStore
 
 REPLAY_HEADERS: Final = {"idempotent-replayed": "true"}
 """Headers of an answer that was made for an earlier request."""
-REQUEST_DIGEST: Final = "request"
-"""`LogMessage.meta` of an answer: the digest of the request that it answers."""
 
 
 class StoredAnswers:
