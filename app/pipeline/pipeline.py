@@ -1,17 +1,29 @@
-"""Answers one chat completion: resolve → plan → compact → call the upstream → respond → store. This module is the only
-one that knows the order of the steps.
+"""Answers one chat completion: resolve → plan → compact → call the upstream, while the question is written → respond →
+write the answer. This module is the only one that knows the order of the steps.
 
-Where failures go:
+Where failures are handled. Paths begin at `app`:
 
-- The store, while the conversation is resolved or the view is planned: the view is built from the client history and
-  nothing is stored. An append is refused.
-- The provider, before its answer begins: the client gets an HTTP error. A conversation that began with this request is
-  erased (`QuestionWrite`). The same happens if the client of a stream disconnects by then.
-- The store, while the question is written: the answer is delivered and not stored. An append is refused.
-- The store, while the answer is written: `ResponseDelivery` says so in the answer; for an append it is an error.
-- Anything else, once a stream has begun: an error event ends the stream.
-- The client disconnects from an answer: a whole answer is finished and stored. A stream is closed upstream, and what
-  has come of it is stored.
+- Too many requests at once: `pipeline/admission/admission.py`. A rate is passed: `pipeline/admission/call_limits.py`. A
+  budget is used up: the same, and `pipeline/call/upstream_call.py` before each call.
+- A client sends the same request again: `pipeline/admission/shared_attempts.py` while this process remembers the first;
+  `pipeline/resolve/answer_replay.py` finds its stored answer. A key's request on two replicas:
+  `pipeline/admission/idempotency_keys.py`.
+- The client disconnects: `pipeline/admission/shared_attempts.py` ends a stream for which nobody else waits;
+  `pipeline/respond/response_delivery.py` closes it upstream and stores what has come. Whole answers are finished.
+- Another request or replica has the conversation: `pipeline/resolve/conversation_resolver.py` waits for the lease, or
+  refuses. The log has moved on meanwhile: `pipeline/persist/turn_writer.py` makes a branch; it refuses an append.
+- The store is away. While the conversation is looked up: `pipeline/resolve/conversation_resolver.py`; while the view is
+  planned: `_plan_view` here; both go on with the client history, and nothing is stored. While the question is written:
+  `pipeline/persist/question_write.py`; while the answer is: `pipeline/respond/response_delivery.py`; both deliver the
+  answer, and say that it is not stored. Requests that need the store (appends) get an error in all four places.
+- A summary fails or is refused: `compaction/summary_maker.py` falls back; `pipeline/compact/turn_compaction.py` goes on
+  without it.
+- The provider fails before its answer begins: `upstream/routing/router.py` retries and falls back. If nothing helps,
+  the client gets an HTTP error, and `pipeline/persist/question_write.py` erases a conversation that begins here.
+- The provider says that the prompt is too long: `pipeline/call/overflow_recovery.py`. It cuts prompts silently, or
+  counts otherwise than the gateway: `pipeline/respond/answer_learning.py`.
+- The provider dies in the middle of a stream: `pipeline/respond/response_delivery.py` ends it with an error event.
+- A fault of our own, once a stream has begun: `api/answer_endpoint.py` makes an error event of it.
 """
 
 from __future__ import annotations
