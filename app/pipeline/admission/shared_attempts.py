@@ -460,7 +460,7 @@ class SharedAttempts:
         async with aclosing(answer.frames) as upstream_frames:
             async for frame in upstream_frames:
                 # A complete answer is not waited with: what follows is its end, or an answer that was stored before.
-                while attempt.taken_count < len(frames) and not (attempt.is_complete or attempt.is_unread):
+                while attempt.taken_count < len(frames) and attempt.waiters and not attempt.is_complete:
                     await attempt.wait_for_change()
                 attempt.frames_bytes += len(frame) + FRAME_OVERHEAD_BYTES
                 if attempt.frames_bytes > attempt.reserved_bytes:
