@@ -22,20 +22,27 @@ SUMMARY = " ".join(f"fact{number}" for number in range(60))
 AHEAD = {"additive": {"prepare_ratio": 0.6, "blocking": False}}
 
 
+QUIET_SECONDS = 1.0
+"""After so long without a further call a round is over; on a busy machine the calls of one round come apart."""
+
+
 @dataclass
 class Rounds:
-    """Answers summary calls 0.2 seconds after the first call of their round. A call that comes after that, since it
+    """Answers summary calls `QUIET_SECONDS` after the last call of their round. A call that comes after that, since it
     waited for another one, begins the next round."""
 
     number: int = 0
     gate: asyncio.Event = field(default_factory=asyncio.Event)
+    timer: asyncio.TimerHandle | None = None
 
     def answer(self, body: dict[str, Any]) -> Reply:
         if not is_summary(body):
             return completion("Noted.")
         if not self.number or self.gate.is_set():
             self.number, self.gate = self.number + 1, asyncio.Event()
-            asyncio.get_running_loop().call_later(0.2, self.gate.set)
+        elif self.timer is not None:
+            self.timer.cancel()
+        self.timer = asyncio.get_running_loop().call_later(QUIET_SECONDS, self.gate.set)
         reply = completion(f"{SUMMARY} {pick_word(body)}")
         reply.gate = self.gate
         return reply
