@@ -510,12 +510,11 @@ class SharedAttempts:
 
 
 def _fail_attempt(attempt: SharedAttempt, error: Exception) -> None:
-    """Tells the clients of an attempt about an error, unless their answer is complete."""
-    if attempt.is_complete and attempt.frames:
+    """Tells the clients of an attempt about an error, unless they get all of their answer."""
+    if attempt.has_last_frame:
         # The error may have cut the stream off before its end marker, which clients wait for.
         if end := attempt.request.answer_format.complete_frames(attempt.frames[-1]):
             attempt.frames.append(end)
-        attempt.has_last_frame = True
     else:
         attempt.failure = error
     if attempt.failure is None or not attempt.waiters:

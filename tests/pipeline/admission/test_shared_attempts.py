@@ -253,8 +253,8 @@ async def test_a_server_that_stops_tells_whoever_waits(steps: int) -> None:
     assert upstream.opened == upstream.closed
 
 
-async def test_an_error_after_a_complete_answer_concerns_no_client(caplog: pytest.LogCaptureFixture) -> None:
-    """It is in the log, and the stream gets its end marker."""
+async def test_an_error_before_the_last_frame_is_told_to_all_clients() -> None:
+    """Also if the answer is stored by then: its end is missing."""
     upstream = Upstream()
     attempts = attempts_at(upstream)
     clients = [Client(attempts, asked()) for _ in range(2)]
@@ -263,8 +263,23 @@ async def test_an_error_after_a_complete_answer_concerns_no_client(caplog: pytes
     for _ in FRAMES:
         upstream.step()
     await asyncio.wait([client.serving for client in clients])
+    assert [client.got for client in clients] == [FRAMES[:-1]] * 2
+    assert [client.serving.exception() for client in clients] == [upstream.failure_after_store] * 2
+
+
+async def test_an_error_after_the_last_frame_concerns_no_client(caplog: pytest.LogCaptureFixture) -> None:
+    """It is in the log."""
+    upstream = Upstream()
+    attempts = attempts_at(upstream)
+    clients = [Client(attempts, asked()) for _ in range(2)]
+    for _ in FRAMES:
+        upstream.step()
+    await settled()
+    upstream.failure = ValueError("a fault of ours")
+    upstream.step()
+    await asyncio.wait([client.serving for client in clients])
     assert [client.got for client in clients] == [FRAMES] * 2
-    assert [record.exc_info and record.exc_info[1] for record in caplog.records] == [upstream.failure_after_store]
+    assert [record.exc_info and record.exc_info[1] for record in caplog.records] == [upstream.failure]
 
 
 async def test_no_more_than_one_frame_is_read_ahead_of_the_fastest_client() -> None:
