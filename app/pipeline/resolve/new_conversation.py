@@ -23,7 +23,6 @@ from app.pipeline.turn.chat_request import ChatRequest
 from app.pipeline.turn.conversation_builders import build_empty_conversation, build_log_entries, share_log
 from app.pipeline.turn.resolved_request import (
     ResolvedRequest,
-    build_branch_lineage,
     build_end_user_state,
     has_other_end_user,
 )
@@ -89,14 +88,8 @@ class NewConversations:
             if match is not None:
                 conversation = share_log(conversation, match.conversation, match.message)
                 # The items and the id of a stored completion are found by its own answer.
-                following = match.message.seq + 1
-                # A branch that begins with its answer is no part of the lineage up to the question.
-                owner_id, _ = build_branch_lineage(match.conversation, following)[-1]
-                if (
-                    following == len(messages)
-                    and owner_id == conversation.lineage[-1][0]
-                    and not request.stores_completion
-                ):
+                if match.message.seq == len(messages) - 1 and not request.stores_completion:
+                    following = match.message.seq + 1
                     entries = await self.store.read_log(match.conversation, following, following + 1)
                     shared_answer = next(iter(entries), None)
                 messages, positions = messages[match.message.seq + 1 :], positions[match.message.seq + 1 :]
