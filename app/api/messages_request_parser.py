@@ -12,7 +12,7 @@ from app.dialects.messages.compaction import COMPACTION_FIELD, read_requested_co
 from app.dialects.messages.request import parse_messages_fields
 from app.dialects.request_body import decode_body_fields
 from app.errors import InvalidRequest
-from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionOptions
 
 
 def parse_messages_request(
@@ -36,8 +36,8 @@ def parse_messages_request(
     is_alone = compaction is not None and compaction.threshold_tokens is None
     answer_format = MessagesAnswerFormat(request_id, messages.model, signs_compaction=is_alone)
     if compaction is not None:
-        asked: CompactionRequest = options["compaction"]
-        options["compaction"] = CompactionRequest(
+        asked: CompactionOptions = options["compaction"]
+        options["compaction"] = CompactionOptions(
             "now" if is_alone else asked.summarize,
             instructions=compaction.instructions or asked.instructions,
             threshold_tokens=compaction.threshold_tokens,

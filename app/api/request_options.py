@@ -15,7 +15,7 @@ from app.conversation.names import check_name
 from app.dialects.answer_format import EventStyle
 from app.dialects.request_body import decode_field
 from app.errors import InvalidRequest
-from app.pipeline.turn.chat_request import CompactionRequest, ContextDetail, ContextMode
+from app.pipeline.turn.chat_request import CompactionOptions, ContextDetail, ContextMode
 
 CONTEXT_MODES: Final = get_args(ContextMode)
 EVENT_STYLES: Final = get_args(EventStyle)
@@ -72,7 +72,7 @@ def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str
         "policy": _parse_policy_header(headers) or context.get("policy"),
         "recall": context.get("recall"),
         "pin_indexes": context.get("pin", ()),
-        "compaction": CompactionRequest(context.get("summarize", "auto"), instructions=context.get("instructions")),
+        "compaction": CompactionOptions(context.get("summarize", "auto"), instructions=context.get("instructions")),
         "conversation_id": conversation_id,
         "is_chat_ui": is_chat_ui,
         "conversation_hints": _parse_session_hints(fields, headers),

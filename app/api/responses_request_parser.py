@@ -15,7 +15,7 @@ from app.dialects.request_body import decode_body_fields
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
 from app.dialects.responses.compaction_format import CompactionAnswerFormat
 from app.dialects.responses.request import parse_responses_fields
-from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionOptions
 
 RANDOM_BYTES: Final = 24
 """A response id has 48 hex digits, as OpenAI's have."""
@@ -75,7 +75,7 @@ class ResponsesRequestParser:
         if responses.conversation is not None and options.get("context_mode", "auto") == "auto":
             options["context_mode"] = "append"
         # The client accepts that the oldest items are left out, so it does not wait for a summary.
-        compaction: CompactionRequest = options.pop("compaction")
+        compaction: CompactionOptions = options.pop("compaction")
         if is_alone:
             compaction = replace(compaction, summarize="now")
         elif responses.truncation == "auto" and compaction.summarize == "auto":

@@ -214,11 +214,6 @@ class AnswerFormat(ABC):
         """Renders an error and the end of the stream, for a failure after the first byte."""
 
     @abstractmethod
-    def complete_frames(self, last_frame: bytes) -> bytes:
-        """Returns what is missing of a stream's end after its last frame, if the answer is complete; usually
-        nothing."""
-
-    @abstractmethod
     def render_stored_answer(self, stored: StoredAnswer) -> bytes:
         """Renders a stored answer again, as a whole."""
 

@@ -193,9 +193,6 @@ class ToyAnswerFormat(AnswerFormat):
     def render_error_frames(self, error: GatewayError) -> bytes:
         return b"data: %b\n\n" % orjson.dumps(error.build_body())
 
-    def complete_frames(self, last_frame: bytes) -> bytes:
-        return b""
-
     def _render_progress(self, extra: Mapping[str, Any]) -> bytes:
         return b": a summary is made\n\n"
 

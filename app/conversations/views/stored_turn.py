@@ -17,7 +17,7 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, ModelRequired
 from app.pipeline.resolve.model_context import ModelContexts
-from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionOptions
 from app.pipeline.turn.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest
 from app.pipeline.turn.token_counting import MessageCounter
 from app.pipeline.turn.turn import Turn
@@ -125,7 +125,7 @@ def build_bare_request(
         model=model,
         policy=policy,
         max_output_tokens=max_output_tokens,
-        compaction=CompactionRequest(
+        compaction=CompactionOptions(
             turn_request.summarize, turn_request.through_seq, instructions=turn_request.instructions
         ),
     )

@@ -13,7 +13,7 @@ from app.dialects.answer_format import AnswerFormat, StoredAnswer, render_progre
 from app.dialects.chat.stored_answer import build_stored_completion, render_stored_stream
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_encoder import encode_completion
-from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames, render_progress_chunk, splice_fields
+from app.dialects.chat.stream_frames import render_error_frames, render_progress_chunk, splice_fields
 from app.dialects.chat.stream_splicer import ChatStreamSplicer
 from app.dialects.messages.message import find_message_with_thinking
 from app.dialects.stream_relay import RelayOptions
@@ -58,9 +58,6 @@ class ChatAnswerFormat(AnswerFormat):
 
     def render_error_frames(self, error: GatewayError) -> bytes:
         return render_error_frames(error)
-
-    def complete_frames(self, last_frame: bytes) -> bytes:
-        return b"" if last_frame.endswith(DONE_FRAME) else DONE_FRAME
 
     def render_stored_answer(self, stored: StoredAnswer) -> bytes:
         return orjson.dumps({**build_stored_completion(stored.entry, stored.model), **stored.all_fields})

@@ -121,13 +121,6 @@ class MessagesAnswerFormat(AnswerFormat):
             relay.end = end
         return end
 
-    def complete_frames(self, last_frame: bytes) -> bytes:
-        relay = self._find_relay()
-        if relay is None:
-            return b""
-        end = relay.render_end() if relay.end is None else relay.end
-        return b"" if last_frame.endswith(end) else end
-
     def render_stored_answer(self, stored: StoredAnswer) -> bytes:
         return orjson.dumps({**self._build_stored_message(stored), **stored.all_fields})
 

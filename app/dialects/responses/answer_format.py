@@ -112,12 +112,6 @@ class ResponsesAnswerFormat(AnswerFormat):
         fields = self._progress.fields
         return self._lifecycle.write_end(fields, self._lifecycle.write_begin(fields), error)
 
-    def complete_frames(self, last_frame: bytes) -> bytes:
-        if self._lifecycle.end is None:
-            relay = self._find_relay()
-            return b"" if relay is None else relay.render_end()
-        return b"" if last_frame.endswith(self._lifecycle.end) else self._lifecycle.end
-
     def render_compaction_begin(self) -> bytes:
         return self._lifecycle.write_compaction_begin()
 

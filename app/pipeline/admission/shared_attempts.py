@@ -511,11 +511,7 @@ class SharedAttempts:
 
 def _fail_attempt(attempt: SharedAttempt, error: Exception) -> None:
     """Tells the clients of an attempt about an error, unless they get all of their answer."""
-    if attempt.has_last_frame:
-        # The error may have cut the stream off before its end marker, which clients wait for.
-        if end := attempt.request.answer_format.complete_frames(attempt.frames[-1]):
-            attempt.frames.append(end)
-    else:
+    if not attempt.has_last_frame:
         attempt.failure = error
     if attempt.failure is None or not attempt.waiters:
         log.error("an attempt failed, and no client is told of it", exc_info=error)

@@ -18,7 +18,7 @@ from app.context.plan.policy import ContextPolicy
 from app.dialects.body.counted_content import ATTACHMENT_MARKERS
 from app.errors import PolicyNotFound
 from app.pipeline.turn.calibration_slopes import CalibrationSlopes
-from app.pipeline.turn.chat_request import ChatRequest, CompactionRequest
+from app.pipeline.turn.chat_request import ChatRequest, CompactionOptions
 from app.pipeline.turn.last_view_and_calibration import read_calibration
 from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.pipeline.turn.token_counting import MessageCounter
@@ -140,4 +140,4 @@ def leave_compaction(request: ChatRequest) -> ChatRequest:
     """Returns a request without the compaction that it asks for, which is its provider's to make."""
     asked = request.compaction
     summarize: SummarizeMode = "auto" if asked.is_alone else asked.summarize
-    return replace(request, compaction=CompactionRequest(summarize, asked.through_seq, instructions=asked.instructions))
+    return replace(request, compaction=CompactionOptions(summarize, asked.through_seq, instructions=asked.instructions))

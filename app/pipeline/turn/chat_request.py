@@ -67,7 +67,7 @@ class Caller(msgspec.Struct, frozen=True):
         return KeyBudget(self.api_key_id, self.budget_usd)
 
 
-class CompactionRequest(msgspec.Struct, frozen=True):
+class CompactionOptions(msgspec.Struct, frozen=True):
     """What a request asks of its compaction."""
 
     summarize: SummarizeMode = "auto"
@@ -144,7 +144,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """Writes the answer in that protocol."""
     previous_response_id: str | None = None
     """The response after which this request continues: the end of a conversation, or a place in its log."""
-    compaction: CompactionRequest = CompactionRequest()
+    compaction: CompactionOptions = CompactionOptions()
     may_keep_context: bool = False
     """Whether turns with `store: false` are kept for continuing (`privacy.store_false`)."""
     finds_either_tenant: bool = False

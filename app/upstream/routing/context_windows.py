@@ -29,6 +29,7 @@ LIST_WAIT_SECONDS = 2.0
 """All requests together wait no longer than this for a provider's first model list."""
 LIST_CACHE_SECONDS = 600.0
 MAX_READ_ENTRIES = 1024
+"""How many models of one list are kept as read: parsing an entry takes four calls in each turn."""
 LIST_RETRY_SECONDS = 60.0
 """How long no list is fetched after a failure."""
 

@@ -318,15 +318,6 @@ def test_all_clients_that_wait_for_one_answer_get_the_same_end() -> None:
     assert stream.frames.endswith(answer_format.render_error_frames(BROKEN))
 
 
-def test_an_end_that_was_never_sent_can_be_sent_later() -> None:
-    answer_format = make_format()
-    stream = RelayedStream([chunk({"content": "Hi"}), chunk({}, "stop"), DONE], answer_format=answer_format)
-    assert answer_format.complete_frames(stream.frames) == b""
-    end = answer_format.complete_frames(b"data: something before it\n\n")
-    assert end
-    assert stream.frames.endswith(end)
-
-
 TEXTS = st.one_of(st.sampled_from(["", " ", "\n", '"', "\\", "😀", "data: ", "}\n\n"]), st.text(max_size=4))
 HALVES = st.sampled_from([b'"\\ud83d"', b'"x\\ud83d"', b'"\\ude00"', b'"\\ude00y"', b'"\\ud83d\\ud83d"'])
 
