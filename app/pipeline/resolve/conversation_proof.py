@@ -45,6 +45,11 @@ class Proof(msgspec.Struct, frozen=True):
     aligned_log: AlignedLog | None = None
     """The history aligned with the log; None if both are the same, message by message, through the answer."""
 
+    @property
+    def is_reworded(self) -> bool:
+        """Whether the log has the proving answer in other words, perhaps because it broke off there."""
+        return self.aligned_log is not None and self.aligned_log.alignment.marks[self.index].kind == "rewritten"
+
 
 def list_scopes(request: ChatRequest) -> list[FingerprintScope]:
     """Returns the scopes in which the answers of a request are counted, the narrowest first."""

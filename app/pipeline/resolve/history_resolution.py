@@ -89,10 +89,10 @@ class HistoryResolver:
             proof = await self._find_summarized_conversation(request, client_history)
         if proof is None:
             return None
-        if client_history.list_answer_indexes(proof.index + 1):
+        if client_history.list_answer_indexes(proof.index + 1) or proof.is_reworded:
             # Equal answers of two branches prove neither of them. The family is proven: the chain chooses the branch.
             match = await self._find_family_match(request, proof.conversation, client_history)
-            if match is not None and match[1] > proof.index:
+            if match is not None and match[1] >= proof.index:
                 proof = await self.prover.build_link_proof(*match, client_history)
         if proof.aligned_log is None:
             return await self._place_by_links(request, proof, client_history)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion
 from tests.support.gateway import user, world
 
@@ -43,10 +41,17 @@ async def test_the_model_sees_the_whole_answer() -> None:
     assert (await ask_again_and_go_on())[1] == WHOLE
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Equal answers prove no conversation, so the answer before them does: the whole answer is taken for a "
-    "changed form of the broken one. It stands as the client's version, and in the branches that gave it.",
-)
 async def test_the_log_of_the_next_turn_has_the_whole_answer() -> None:
     assert (await ask_again_and_go_on())[0] == WHOLE
+
+
+async def test_a_note_of_the_client_after_a_broken_answer_begins_no_branch() -> None:
+    upstream = ScriptedUpstream(default=answer)
+    async with world(upstream) as w:
+        history = [user("One?")]
+        history += [(await w.say(history))["choices"][0]["message"], user("Two?")]
+        conversation_id = (await w.post(history, stream=True)).headers["x-conversation-id"]
+        shown = f"{WHOLE[: len(WHOLE) // 2]}\n\n[Response interrupted by user]"
+        body = await w.say([*history, {"role": "assistant", "content": shown}, user("Three?")])
+    assert body["conversation_id"] == conversation_id
+    assert upstream.requests[-1]["messages"][3]["content"] == shown
