@@ -213,6 +213,7 @@ class Client:
         optional: markers of user messages that the log may have or not, since the client gave them up.
         said_again: markers of user messages that may stand twice. The process that failed to answer them was killed,
             and they came again without a key: no server can tell that from words that are said twice.
+        cut_off: beginnings of answers at which it hung up, each with the second at which it had got it.
     """
 
     def __init__(self, name: str, voice: str, kind: str, model: str, world: Any) -> None:
@@ -222,6 +223,7 @@ class Client:
         self.known: set[str] = set()
         self.optional: set[str] = set()
         self.said_again: set[str] = set()
+        self.cut_off: dict[str, float] = {}
         self.chats = self.marks = 0
         self.turns: int = 0
         self.conversation_id: str | None = None
@@ -268,6 +270,8 @@ class Client:
                 return
             fresh = len(self.history) + 1
             self.history.append(answer)
+            if not self.has_whole_answer:
+                self.cut_off[answer["content"]] = self.world.loop.seconds
             if not (calls := answer.get("tool_calls")):
                 return
             for call in calls:

@@ -20,6 +20,8 @@ NAMES = ("anna", "bertram", "cem", "dora", "emil", "fatma", "gero", "hana")
 FAULTS = ("provider_fails", "store_fails", "kill")
 QUIET_SECONDS = 120.0
 """After the last fault: longer than a lease and a breaker's pause."""
+CUT_OFF_SECONDS = 10.0
+"""How long after its client hung up the beginning of an answer may be written: a provider may take so long to stop."""
 LONGEST_SECONDS = 3000.0
 """How much longer than its steps a script may take: each waits for a busy conversation up to 300 seconds."""
 SHORTENING_SECONDS = 20.0
@@ -98,6 +100,8 @@ class World:
         self.loop, self.script, self.statistics = loop, script, statistics
         self.failures: list[Failure] = []
         self.last_fault = float("-inf")
+        self.store_faults: list[tuple[float, float]] = []
+        """From when to when the store was away, or the gateway was killed."""
         self.provider = ScriptedProvider(self.report, WINDOWS)
         self.gateway = SimulatedGateway(loop, self.provider, script.seed)
         self.clients = [Client(one.name, one.voice, one.kind, one.model, self) for one in script.people]
@@ -163,10 +167,13 @@ class World:
                 self.provider.failing_until = self.loop.seconds + seconds
             elif step.act == "store_fails":
                 self.gateway.stop_store(seconds)
+                self.store_faults.append((self.loop.seconds, self.loop.seconds + seconds))
             else:
                 self.statistics["kills"] += 1
+                began = self.loop.seconds
                 await self.gateway.kill(rng.randint(1, 60))
                 self.last_fault = self.loop.seconds
+                self.store_faults.append((began, self.loop.seconds))
 
     async def _check_progress(self) -> None:
         self.gateway.end_faults()
@@ -219,7 +226,13 @@ class World:
             shown = "\n".join(str(one.get("content")) for one in sent.views[-1])
             told = client.history if client.kind.identity == "append" else told
             texts = [one["content"] for one in told if one["role"] in ("user", "assistant") and one.get("content")]
-            missing = [text for text in texts if text not in shown and not find_markers(text) & client.optional]
+            missing = [
+                text
+                for text in texts
+                if text not in shown
+                and not find_markers(text) & client.optional
+                and not self._may_be_unwritten(client.cut_off.get(text))
+            ]
             if missing:
                 self.report("status", f"{client.name}: `full`, but the view lacks {missing[0][:60]!r}")
         if status == "summarized" and not context.get("summaries"):
@@ -227,6 +240,13 @@ class World:
         counts = [context.get(name) for name in ("trimmed_messages", "dropped_messages", "summaries")]
         if status == "trimmed" and not any(counts):  # a summary that was made without a model counts as trimming
             self.report("status", f"{client.name}: `trimmed`, but nothing is: {context}")
+
+    def _may_be_unwritten(self, cut_off_at: float | None) -> bool:
+        """Returns whether the store may have been away when the beginning of an answer was to be written. Nobody could
+        be told: the client had hung up."""
+        return cut_off_at is not None and any(
+            start <= cut_off_at + CUT_OFF_SECONDS and cut_off_at <= end for start, end in self.store_faults
+        )
 
     def _check_log(self, client: Client, logged: list[str]) -> None:
         """The log has no message twice, none out of order, and for clients that keep to it the whole history."""
