@@ -285,10 +285,11 @@ class _SkeletonPairing:
 
     def _walk_to_head(self, index: int, place: int, *, omits_answers: bool) -> list[_Pair]:
         """Returns pairs after the anchor: equal messages and known versions of answers, one after the other. A user
-        message that the client has changed, inserted or left out counts only if an answer after it is known."""
+        message that the client has changed, inserted or left out counts only if an answer after it is known: a call or
+        a longer answer if the question is another one, because "OK." may be the answer to both."""
         pairs: list[_Pair] = []
         waiting: list[_Pair] = []
-        is_sure = True
+        is_sure, has_other_question = True, False
         index, place = index + 1, place + 1
         while index < len(self.history) and place < len(self.log):
             known, element = self.log[place], self.history[index]
@@ -299,9 +300,10 @@ class _SkeletonPairing:
             elif is_equal or is_known_answer(known, element):
                 waiting.append((index, place))
                 index, place = index + 1, place + 1
-                if is_sure or element.kind in ANSWER_KINDS:
+                is_telling = element.kind == "call" or bool(element.known_words)
+                if is_sure or is_telling or (element.kind == "answer" and not has_other_question):
                     pairs += waiting
-                    waiting, is_sure = [], True
+                    waiting, is_sure, has_other_question = [], True, False
             elif omits_answers and is_sure and not following and self._is_reworded_head(index, place):
                 # The caller names the log, so an answer in the place of its last one is that one in other words.
                 pairs.append((index, place))
@@ -315,6 +317,7 @@ class _SkeletonPairing:
                 elif self._stands_elsewhere(place) or (place + 1 < len(self.log) and self._is_equal(index, place + 1)):
                     place += 1
                 else:
+                    has_other_question = has_other_question or not _is_contained(element, known)
                     waiting.append((index, place))
                     index, place = index + 1, place + 1
             else:

@@ -430,6 +430,11 @@ BOTH: dict[str, tuple[list[Body], list[Body], str]] = {
 }
 """Habits for which it is the same whether an answer proves the log or the caller names it."""
 PROVEN: dict[str, tuple[list[Body], list[Body], str]] = {
+    "another question with the same short answer": (
+        [*CHAT[:4], user("u2"), answer("OK")],
+        [*CHAT[:4], user("v2"), answer("OK"), NEW],
+        "=0 =1 =2 =3 + + + | branches 3",
+    ),
     "another answer in the place of the last": (
         CHAT,
         [*CHAT[:5], answer("Quite another."), NEW],
@@ -443,6 +448,11 @@ PROVEN: dict[str, tuple[list[Body], list[Body], str]] = {
     ),
 }
 NAMED: dict[str, tuple[list[Body], list[Body], str]] = {
+    "another question with the same short answer": (
+        [*CHAT[:4], user("u2"), answer("OK")],
+        [*CHAT[:4], user("v2"), answer("OK"), NEW],
+        "=0 =1 =2 =3 ~4 =5 + | continues 5",
+    ),
     "short messages that repeat": (SHORT, [*SHORT, user("yes")], "=0 =1 =2 =3 =4 =5 + | continues 5"),
     "an old yes and a new one": (SHORT, [*SHORT[:2], user("yes")], "=0 =1 =2 | branches 2"),
     "regenerate an old short answer": (SHORT, SHORT[:3], "=0 =1 =2 | branches 2"),
