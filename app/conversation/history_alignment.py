@@ -121,7 +121,7 @@ def build_element(message: Item, *, alternatives: tuple[bytes, ...] = ()) -> Ele
 
 def is_known_answer(known: Element, element: Element) -> bool:
     """Returns whether an assistant message of a history is an answer of the log in some version: equal, another choice,
-    with the same first words, with the same call ids, or the one text begins with the other."""
+    with the same call ids, or the one text begins with the other: its letters, or, of `MANY_WORDS`, its words."""
     if element.kind not in ANSWER_KINDS or known.kind not in ANSWER_KINDS:
         return False
     if element.digest == known.digest or element.digest in known.alternatives:
@@ -130,10 +130,13 @@ def is_known_answer(known: Element, element: Element) -> bool:
         return False
     if element.kind == "call":
         return element.call_ids == known.call_ids
-    if not set(known.known_words).isdisjoint(element.known_words):
-        return True
     short, long = sorted((known.text, element.text), key=len)
-    return long.startswith(short) and any(map(str.isalnum, short))
+    if long.startswith(short) and any(map(str.isalnum, short)):
+        return True
+    # As far as both go: two people's answers to the same question often begin alike.
+    return not set(known.known_words).isdisjoint(element.known_words) and all(
+        one == other for one, other in zip(list_words(known.text), list_words(element.text), strict=False)
+    )
 
 
 def align(
