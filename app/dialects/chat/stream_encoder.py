@@ -176,7 +176,7 @@ class BodyAssembler:
         if isinstance(value, Text):
             self.logprobs += value.logprobs
         if not getattr(value, "choice", 0) and (delta := self._encoder.build_delta(value)) is not None:
-            self._choice.add_untyped_delta(delta)
+            self._choice.add_delta(delta)
 
     def build(self) -> dict[str, Any]:
         body = self._choice.build_message()
