@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.provider_dialects import make_decoder
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.sse import DONE_DATA, SseDecoder
 from app.errors import UpstreamUnavailable
 from app.observability.tracing import (
@@ -79,7 +79,7 @@ class CallSpan:
     def __init__(self, span: Span, protocol: ProviderProtocol | None) -> None:
         self._span = span
         self._started_at = time.monotonic()
-        self._answer = None if protocol is None else make_decoder(protocol)
+        self._answer = None if protocol is None else PROVIDER_DIALECTS[protocol].make_decoder()
         """Reads the answer; None if it is of unknown content."""
         self._events = SseDecoder()
         self._last_piece = b""
