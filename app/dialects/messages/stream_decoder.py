@@ -27,7 +27,7 @@ from app.dialects.answer_events import (
     Usage,
 )
 from app.dialects.messages.context_edits import EDITS_FIELD, sum_cleared_tokens
-from app.dialects.messages.errors import decode_object, translate_error_body
+from app.dialects.messages.errors import decode_object_or_empty, translate_error_body
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.message_body import THINKING_TYPES, Block
 from app.dialects.messages.message_rendering import build_sealed_text
@@ -111,7 +111,7 @@ class MessagesStreamDecoder(AnswerDecoder):
             is_thought = block.get("type") in THINKING_TYPES
             self.has_content = self.has_content or not (is_thought or block.get("text") == "")
         elif kind == "message_start":
-            self._add_message(decode_object(bytes(event.message)))
+            self._add_message(decode_object_or_empty(bytes(event.message)))
         elif kind == "message_delta":
             self._add_end(event.delta or {}, event.context_management)
             self._add_usage(event.usage or {})
@@ -154,7 +154,7 @@ class MessagesStreamDecoder(AnswerDecoder):
         Raises:
             UpstreamUnavailable: the body is neither a message nor an error.
         """
-        message = decode_object(normalize_json(body))
+        message = decode_object_or_empty(normalize_json(body))
         if message.get("type") == "error" or ("error" in message and "content" not in message):
             self.error_data = body
             return
@@ -165,7 +165,7 @@ class MessagesStreamDecoder(AnswerDecoder):
         self._add_end(message, message.get(EDITS_FIELD))
         self._add_message(message)
         for index, raw in enumerate(self._raw_blocks):
-            block = decode_object(raw)
+            block = decode_object_or_empty(raw)
             self._begin_block(index, block)
             self.has_content = self.has_content or block.get("type") not in THINKING_TYPES
         self.is_complete = self.has_ended = True
