@@ -186,8 +186,6 @@ def _add_simulate_command(commands: SubcommandParsers) -> None:
     simulate.add_argument("--seconds-per-token", type=float, default=0.0, help="pause between streamed words")
     simulate.add_argument("--summary-seconds", type=float, default=0.0, help="further pause before a summary")
     simulate.add_argument("--window", type=int, default=128_000, help="tokens, for models whose name states none")
-    rules = ("none", "prefix", "breakpoints")
-    simulate.add_argument("--cache", choices=rules, default="none", help="rule of the prompt cache of chat completions")
 
 
 def _add_keys_command(commands: SubcommandParsers) -> None:

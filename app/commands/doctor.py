@@ -32,7 +32,7 @@ from app.commands.progress import pluralize
 from app.context.count.token_counter import load_token_counter
 from app.conversations.summaries.empty_summary_replacement import replace_empty_summaries
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.provider_dialects import make_decoder
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.sse import SseDecoder
 from app.errors import GatewayError, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
@@ -514,7 +514,7 @@ def _build_question(deployment: ModelDeployment) -> UpstreamRequest:
 
 def _read_answer(body: bytes, protocol: str) -> AnswerDecoder:
     """Reads a streamed answer, as far as it can be read."""
-    events, answer = SseDecoder(), make_decoder(protocol)
+    events, answer = SseDecoder(), PROVIDER_DIALECTS[protocol].make_decoder()
     with suppress(UpstreamUnavailable):
         for event in (*events.feed(body), *events.flush()):
             if event.data and event.data.strip() and not answer.has_ended:

@@ -15,7 +15,6 @@ def run(arguments: argparse.Namespace) -> int:
         seconds_per_token=arguments.seconds_per_token,
         summary_seconds=arguments.summary_seconds,
         default_window=arguments.window,
-        cache=arguments.cache,
     )
     return run_simulator_server(arguments.host, arguments.port, options, _load_simulator_counter)
 

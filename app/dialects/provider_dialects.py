@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.chat.provider_dialect import ChatProviderDialect
 from app.dialects.messages.provider_dialect import MessagesProviderDialect
 from app.dialects.provider_dialect import ProviderDialect
@@ -16,11 +15,7 @@ _ALL: Final[tuple[ProviderDialect, ...]] = (
     ResponsesProviderDialect(),
 )
 PROVIDER_DIALECTS: Final[dict[str, ProviderDialect]] = {dialect.protocol: dialect for dialect in _ALL}
-
-
-def find_provider_dialect(protocol: str) -> ProviderDialect:
-    """Returns the dialect of a protocol, as of `upstream.provider_contract.ProviderProtocol`."""
-    return PROVIDER_DIALECTS[protocol]
+"""By the protocol, as of `upstream.provider_contract.ProviderProtocol`."""
 
 
 def select_queries(client: str, query: str) -> dict[str, str]:
@@ -35,8 +30,3 @@ def select_queries(client: str, query: str) -> dict[str, str]:
         for one in PROVIDER_DIALECTS.values()
         if one.forwards_query and one.client_protocol == client
     }
-
-
-def make_decoder(protocol: str, source_name: str = "upstream") -> AnswerDecoder:
-    """Makes the decoder of one answer; arguments as of `ProviderDialect.make_decoder`."""
-    return PROVIDER_DIALECTS[protocol].make_decoder(source_name)

@@ -70,7 +70,7 @@ class SseDecoder:
         if piece[:6] == b"data: " and piece.find(b"\n") == len(piece) - 2 and piece[-1] == 0x0A and b"\r" not in piece:
             self._is_at_start = False
             return [SseEvent(piece, piece[6:-2])]
-        events, rest = self._split_events(piece) if b"\r" in piece else self._split_at_line_feeds(piece)
+        events, rest = self._split_events(piece)
         if rest:
             self._buffer_piece(rest, rest)
         return events
@@ -99,20 +99,6 @@ class SseDecoder:
         self._buffered.clear()
         self._buffered_bytes = 0
         return joined
-
-    def _split_at_line_feeds(self, buffer: bytes) -> tuple[list[SseEvent], bytes]:
-        """Splits a buffer without CR. Nearly every stream has one `data: …` line per event: if all line feeds belong to
-        blank lines, events are built without looking at their lines.
-        """
-        frames = buffer.split(b"\n\n")
-        rest = frames.pop()
-        if not self._is_at_start and buffer.count(b"\n") == 2 * len(frames):
-            parse = self._parse_event
-            return [
-                SseEvent(frame + b"\n\n", frame[6:]) if frame[:6] == b"data: " else parse(frame + b"\n\n")
-                for frame in frames
-            ], rest
-        return [self._parse_event(frame + b"\n\n") for frame in frames], rest
 
     def _split_events(self, buffer: bytes) -> tuple[list[SseEvent], bytes]:
         events = []

@@ -44,13 +44,12 @@ def _encode_event(body: Mapping[str, Any]) -> bytes:
 
 
 def _build_usage(answer: SimulatedAnswer) -> dict[str, Any]:
-    cache_use = answer.cache_use
-    written = {"cache_write_tokens": cache_use.written} if cache_use.written else {}
+    written = {"cache_write_tokens": answer.written_tokens} if answer.written_tokens else {}
     return {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
         "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cache_use.read, **written},
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens, **written},
     }
 
 

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Meta
 
 from app.errors import InvalidRequest
-from app.simulator.prompt_caches import CacheRule
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 
@@ -58,8 +57,6 @@ class SimulatorOptions:
     default_window: int = 128_000
     """Window of models whose name has no size."""
     max_recorded_requests: int = 1000
-    cache: CacheRule = "none"
-    """The rule of the prompt cache of chat completions; messages have Anthropic's."""
     faults: SimulatedFaults = field(default_factory=SimulatedFaults)
 
 

@@ -25,7 +25,6 @@ from app.simulator.extractive_summary import (
     find_transcript_to_summarize,
     summarize_by_extraction,
 )
-from app.simulator.prompt_caches import NO_CACHE_USE, CacheUse
 from app.simulator.question_answering import (
     UNKNOWN_ANSWER,
     PromptText,
@@ -77,7 +76,9 @@ class SimulatedAnswer:
     finish_reason: str = "stop"
     completion_tokens: int = 0
     is_summary: bool = False
-    cache_use: CacheUse = NO_CACHE_USE
+    cached_tokens: int = 0
+    """Tokens of the prompt that a cache had; `written_tokens` were written to it. The simulated model has no cache."""
+    written_tokens: int = 0
 
 
 def answer_request(request: Mapping[str, Any], *, window: int, counter: SimulatorTokenCounter) -> SimulatedAnswer:

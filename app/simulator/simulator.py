@@ -12,29 +12,16 @@ from typing import Any
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
-from app.dialects.messages.errors import build_error_body
 from app.errors import GatewayError, InvalidRequest, NotFound
-from app.simulator.messages_checks import check_messages_request, iterate_cacheable
-from app.simulator.messages_encoding import build_message, encode_message_events
-from app.simulator.messages_requests import think, translate_request
 from app.simulator.openai_encoding import encode_completion, encode_stream_events
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions, parse_faults_from_name
-from app.simulator.prompt_caches import (
-    NO_CACHE_USE,
-    CacheUse,
-    PromptCache,
-    list_chat_pieces,
-    list_messages_pieces,
-    refuse_breakpoints,
-)
 from app.simulator.request_checks import LISTED_MODELS, parse_window_from_name
 from app.simulator.simulated_model import SimulatedAnswer, SimulatorTokenCounter, answer_request
 
 THREAD_BODY_BYTES = 65_536
 """Larger requests are counted and answered in a thread."""
 MODELS_CREATED_AT = 1_767_225_600
-MESSAGES_PATH = "/messages"
-CALL_PATHS = ("/chat/completions", MESSAGES_PATH)
+CALL_PATH = "/chat/completions"
 JSON_HEADERS = {"content-type": "application/json"}
 STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 INVALID_JSON = b'{"id": "chatcmpl-broken", "choices": [{"mess'
@@ -72,8 +59,6 @@ class Simulator:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     recorded_requests: deque[dict[str, Any]] = field(init=False)
     _request_counts: Tally[str] = field(init=False, default_factory=Tally)
-    _caches: dict[str, PromptCache] = field(init=False, default_factory=dict)
-    """The simulated prompt cache of each model."""
 
     def __post_init__(self) -> None:
         self.recorded_requests = deque(maxlen=self.options.max_recorded_requests)
@@ -90,16 +75,12 @@ class Simulator:
         try:
             if (method, path) == ("GET", "/models"):
                 return make_json_response(200, {"object": "list", "data": self.list_models()})
-            if method != "POST" or path not in CALL_PATHS:
+            if method != "POST" or path != CALL_PATH:
                 raise NotFound(f"The simulated model does not know {method} {path!r}.")
             fields = _parse_request_body(body)
             self.recorded_requests.append({"path": path, "headers": dict(headers), "body": fields})
-            return await self._answer_call(fields, len(body), speaks_messages=path == MESSAGES_PATH)
+            return await self._answer_call(fields, len(body))
         except GatewayError as error:
-            if path == MESSAGES_PATH:
-                return SimulatorResponse(
-                    error.status, JSON_HEADERS, _stream_whole_body(build_error_body(error, ""), SimulatedFaults())
-                )
             return make_json_response(error.status, error.build_body())
 
     def list_models(self) -> list[dict[str, Any]]:
@@ -110,21 +91,11 @@ class Simulator:
             {"id": name, **facts, "context_window": window, "max_model_len": window} for name, window in windows.items()
         ]
 
-    async def _answer_call(self, given: dict[str, Any], body_bytes: int, *, speaks_messages: bool) -> SimulatorResponse:
-        model = given.get("model")
+    async def _answer_call(self, body: dict[str, Any], body_bytes: int) -> SimulatorResponse:
+        model = body.get("model")
         if not isinstance(model, str) or not model:
             raise InvalidRequest("you must provide a model parameter", param="model")
-        body = given
-        if speaks_messages:
-            check_messages_request(given)
-            body = translate_request(given)
-        elif self.options.cache == "prefix":
-            refuse_breakpoints(given)
-        window, counter = parse_window_from_name(model, self.options.default_window), self.counter_for(model)
-        if body_bytes > THREAD_BODY_BYTES:
-            answer = await asyncio.to_thread(answer_request, body, window=window, counter=counter)
-        else:
-            answer = answer_request(body, window=window, counter=counter)
+        answer = await self.make_answer(body, body_bytes)
         # After the answer is made: faults may be only for summaries, and only the answer says whether it is one.
         faults = self._choose_faults(model, answer)
         if faults.hang:
@@ -135,11 +106,8 @@ class Simulator:
         if faults.empty:
             answer = replace(answer, text="", tool_calls=(), finish_reason="stop", completion_tokens=0)
         await self._pause(self.options.first_token_seconds + self.options.summary_seconds * answer.is_summary)
-        answer = replace(answer, cache_use=self._use_cache(given, answer, speaks_messages=speaks_messages))
         envelope = {"id": f"chatcmpl-{self.new_id()}", "created": int(self.clock()), "model": model}
         headers = {"x-request-id": f"req_{self.new_id()}", "openai-processing-ms": "1"}
-        if speaks_messages:
-            return await self._send_message(given, answer, faults)
         if body.get("stream"):
             include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
             pieces = encode_stream_events(answer, envelope, include_usage=include_usage)
@@ -148,26 +116,13 @@ class Simulator:
         whole_body = _stream_whole_body(encode_completion(answer, envelope), faults)
         return SimulatorResponse(200, {**JSON_HEADERS, **headers}, whole_body)
 
-    def _use_cache(self, request: Mapping[str, Any], answer: SimulatedAnswer, *, speaks_messages: bool) -> CacheUse:
-        rule = "anthropic" if speaks_messages else self.options.cache
-        if rule == "none":
-            return NO_CACHE_USE
-        pieces = list_messages_pieces(iterate_cacheable(request)) if speaks_messages else list_chat_pieces(request)
-        cache = self._caches.setdefault(f"{rule} {request['model']}", PromptCache(rule, self.clock))
-        return cache.read_and_write(pieces, answer.prompt_tokens)
-
-    async def _send_message(
-        self, request: Mapping[str, Any], answer: SimulatedAnswer, faults: SimulatedFaults
-    ) -> SimulatorResponse:
-        message = build_message(
-            answer, message_id=f"msg_{self.new_id()}", model=request["model"], thinking=think(request)
-        )
-        headers = {"request-id": f"req_{self.new_id()}"}
-        if request.get("stream"):
-            pieces = self._stream_with_faults(encode_message_events(message), faults)
-            return SimulatorResponse(200, {**STREAM_HEADERS, **headers}, pieces)
-        await self._pause(self.options.seconds_per_token * answer.completion_tokens)
-        return SimulatorResponse(200, {**JSON_HEADERS, **headers}, _stream_whole_body(orjson.dumps(message), faults))
+    async def make_answer(self, body: Mapping[str, Any], body_bytes: int) -> SimulatedAnswer:
+        """Makes the answer to a decoded request, in a thread if the request is long."""
+        model = body["model"]
+        window, counter = parse_window_from_name(model, self.options.default_window), self.counter_for(model)
+        if body_bytes > THREAD_BODY_BYTES:
+            return await asyncio.to_thread(answer_request, body, window=window, counter=counter)
+        return answer_request(body, window=window, counter=counter)
 
     def _choose_faults(self, model: str, answer: SimulatedAnswer) -> SimulatedFaults:
         """Returns the faults for this request. Each name of a model has its own count of requests."""

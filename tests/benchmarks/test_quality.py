@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from app.context.plan.policy import ContextPolicy
-from app.simulator.prompt_caches import CacheRule
 from tests.benchmarks.quality import (
     bill,
     cost,
@@ -34,6 +33,7 @@ from tests.benchmarks.quality.summaries import COUNTER, SUMMARIES, allowance
 from tests.benchmarks.quality.talk import NotThere, Variant
 from tests.benchmarks.quality.texts import Prose, all_text, normalised, occurs
 from tests.benchmarks.quality.user_text_talk import SCENES, build_scene
+from tests.support.prompt_caches import CacheRule
 
 FACT = "The spare key hangs behind the blue door of cabinet 4417."
 CHAT = Chat(

@@ -23,11 +23,11 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from app.context.count.token_counter import choose_token_counter_name, load_token_counter
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.server import SimulatorApp
-from app.simulator.simulator import Simulator
 from demo.script import SYSTEM, TOPICS, conversation
 from tests.console.browser import ARGUMENTS, MISSING, ROOT, SCHEMES, find_browser
 from tests.console.scenery import MODEL, Console, running, user
 from tests.live import serving
+from tests.support.messages_simulator import CachingSimulator
 
 PICTURES: Final = ROOT / "docs" / "pictures"
 TOKEN: Final = "cop_" + "5c2e" * 12
@@ -105,8 +105,9 @@ async def take(page: Page) -> bytes:
 def build_simulator() -> SimulatorApp:
     """The simulated model with a prompt cache."""
     return SimulatorApp(
-        Simulator(
-            SimulatorOptions(first_token_seconds=0.02, cache="prefix"),
+        CachingSimulator(
+            "prefix",
+            SimulatorOptions(first_token_seconds=0.02),
             lambda model: load_token_counter(choose_token_counter_name(model)),
             clock=time.time,
             new_id=lambda: uuid.uuid4().hex,

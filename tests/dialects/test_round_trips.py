@@ -24,7 +24,7 @@ from app.dialects.answer_events import (
     Usage,
 )
 from app.dialects.chat.stream_encoder import ChatStreamEncoder, encode_completion
-from app.dialects.provider_dialects import make_decoder
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.responses.lifecycle_events import LifecycleWriter
 from app.dialects.responses.response_object import ResponseObject
 from app.dialects.responses.stream_encoder import ResponsesStreamEncoder
@@ -60,7 +60,7 @@ WRITERS: Final = {"openai": write_chat, "responses": write_responses}
 
 
 def read(protocol: str, stream: bytes) -> list[AnswerValue]:
-    decoder = make_decoder(protocol)
+    decoder = PROVIDER_DIALECTS[protocol].make_decoder()
     return [value for event in SseDecoder().feed(stream) for value in decoder.decode(event.data or b"", event.name)]
 
 
@@ -119,7 +119,7 @@ def test_an_answer_comes_back_through_both_protocols(values: list[AnswerValue], 
 
 @given(answers())
 def test_a_whole_answer_says_what_the_stream_says(values: list[AnswerValue]) -> None:
-    decoder, body = make_decoder("openai"), encode_completion(values)
+    decoder, body = PROVIDER_DIALECTS["openai"].make_decoder(), encode_completion(values)
     decoder.add_whole(body)
     whole = decoder.decode_whole(body)
     assert join(whole) == join(read("openai", write_chat(values)))

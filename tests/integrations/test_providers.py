@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from app.__main__ import main
-from app.simulator.messages_encoding import encode_message_events
 from tests.integrations.pages import Page
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, gateway, serving, stream
 from tests.support.gateway import assistant, call, result, system, user
+from tests.support.messages_encoding import encode_message_events
 from tests.support.messages_world import SAID, MessagesUpstream
 
 PAGES = ("anthropic", "azure", "gemini", "llama-cpp", "ollama", "openai", "openrouter", "other-providers", "vllm")

@@ -423,7 +423,7 @@ CONTEXT: Final = (
     Mutation(
         "missing-result",
         "app/dialects/missing_tool_results.py",
-        "if len(results) >= len(asking.tool_calls) or",
+        "if len(results) >= len(calls) or",
         "if results or",
         ("tests/dialects/test_missing_results.py::test_a_call_without_a_result_gets_one_behind_the_others",),
         "A call without result stays open beside others, and providers refuse every later turn.",

@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from app.simulator.options_and_faults import SimulatorOptions
-from app.simulator.simulator import Simulator
 from tests.simulator.counting import RoughCounter
+from tests.support.messages_simulator import CachingSimulator
 from tests.support.messages_world import join_message, read_events, text, tool_result
 
 TOOL = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
@@ -18,11 +18,11 @@ CALL = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 
-def simulator() -> Simulator:
-    return Simulator(SimulatorOptions(), lambda _: RoughCounter(), clock=lambda: 0.0, new_id=lambda: "1")
+def simulator() -> CachingSimulator:
+    return CachingSimulator("none", SimulatorOptions(), lambda _: RoughCounter(), clock=lambda: 0.0, new_id=lambda: "1")
 
 
-async def ask(server: Simulator, *messages: dict[str, Any], **fields: Any) -> tuple[int, Any]:
+async def ask(server: CachingSimulator, *messages: dict[str, Any], **fields: Any) -> tuple[int, Any]:
     body = {"model": "sim-8k", "max_tokens": 200, "messages": list(messages), **fields}
     response = await server.handle("POST", "/messages", {}, orjson.dumps(body))
     content = b"".join([piece async for piece in response.pieces])

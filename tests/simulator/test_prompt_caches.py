@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from app.simulator.options_and_faults import SimulatorOptions
-from app.simulator.prompt_caches import CacheRule
-from app.simulator.simulator import Simulator
 from tests.simulator.counting import RoughCounter
+from tests.support.messages_simulator import CachingSimulator
+from tests.support.prompt_caches import CacheRule
 
 LONG = "word " * 2000
 EXPLICIT = {"mode": "explicit"}
@@ -25,18 +25,18 @@ class Clock:
         return self.now
 
 
-def simulator(cache: CacheRule, clock: Clock | None = None) -> Simulator:
-    return Simulator(
-        SimulatorOptions(cache=cache), lambda _: RoughCounter(), clock=clock or Clock(), new_id=lambda: "1"
+def simulator(cache: CacheRule, clock: Clock | None = None) -> CachingSimulator:
+    return CachingSimulator(
+        cache, SimulatorOptions(), lambda _: RoughCounter(), clock=clock or Clock(), new_id=lambda: "1"
     )
 
 
-async def call(server: Simulator, path: str, **body: Any) -> tuple[int, Any]:
+async def call(server: CachingSimulator, path: str, **body: Any) -> tuple[int, Any]:
     response = await server.handle("POST", path, {}, orjson.dumps({"model": "sim-8k", **body}))
     return response.status, orjson.loads(b"".join([piece async for piece in response.pieces]))
 
 
-async def chat(server: Simulator, *contents: Any, **fields: Any) -> tuple[int, int, int]:
+async def chat(server: CachingSimulator, *contents: Any, **fields: Any) -> tuple[int, int, int]:
     """Prompt tokens, those read and those written; the messages are the user's."""
     messages = [{"role": "user", "content": content} for content in contents]
     status, body = await call(server, "/chat/completions", messages=messages, **fields)
@@ -45,7 +45,7 @@ async def chat(server: Simulator, *contents: Any, **fields: Any) -> tuple[int, i
     return body["usage"]["prompt_tokens"], details["cached_tokens"], details.get("cache_write_tokens", 0)
 
 
-async def anthropic(server: Simulator, *blocks: dict[str, Any]) -> dict[str, Any]:
+async def anthropic(server: CachingSimulator, *blocks: dict[str, Any]) -> dict[str, Any]:
     messages = [{"role": "user", "content": list(blocks)}]
     status, body = await call(server, "/messages", messages=messages, max_tokens=10)
     assert status == 200, body

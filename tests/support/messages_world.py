@@ -15,11 +15,11 @@ import httpx
 from app.assembly.dependencies import Dependencies
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest
-from app.simulator.messages_checks import check_messages_request, sign_thinking
-from app.simulator.messages_encoding import encode_message_events
 from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream, gateway, serving
 from tests.support.gateway import World
 from tests.support.memory_store import MemoryStore
+from tests.support.messages_checks import check_messages_request, sign_thinking
+from tests.support.messages_encoding import encode_message_events
 from tests.support.responses_upstream import ResponsesUpstream
 
 Block = dict[str, Any]

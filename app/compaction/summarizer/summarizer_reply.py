@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
 from app.dialects.answer_events import AnswerValue
 from app.dialects.first_choice import FirstChoice, read_first_choice
-from app.dialects.provider_dialects import make_decoder
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.upstream.http.http_client_contract import drain_stream
@@ -33,7 +33,7 @@ async def read_completion(
         UpstreamRefused: the reply is an error, or the stream has one.
         UpstreamUnavailable: the reply broke off, or is not a completion.
     """
-    answer = make_decoder(deployment.provider.protocol, deployment.key)
+    answer = PROVIDER_DIALECTS[deployment.provider.protocol].make_decoder(deployment.key)
     is_stream = reply.headers.get("content-type", "").startswith(STREAM_CONTENT_TYPE)
     if is_stream and reply.status == STATUS_OK:
         return await _read_stream(reply, answer, deployment.key, on_piece)

@@ -22,7 +22,7 @@ from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.body.message import ChatMessage
 from app.dialects.cache_marks import NO_CACHE_MARKS
 from app.dialects.item_decoding import decode_item
-from app.dialects.provider_dialects import find_provider_dialect
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.request_body import encode_fields
 from app.dialects.summarizer_fields import CACHED_PREFIX_FIELDS, RESERVED_FIELDS, choose_output_limit_field
 from app.errors import InvalidRequest
@@ -175,7 +175,7 @@ def build_summarizer_body(
         "stream": b"true",
     }
     messages = prompt.build_messages(call_budget)
-    dialect = find_provider_dialect(deployment.provider.protocol)
+    dialect = PROVIDER_DIALECTS[deployment.provider.protocol]
     try:
         fields = dialect.select_fields("chat", fields).fields
     except InvalidRequest as error:

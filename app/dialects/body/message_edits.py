@@ -7,7 +7,7 @@ so the same operations must always give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from app.conversation.item import EditOperation
 from app.dialects.body.message_fields import REASONING_FIELDS, extract_text, is_reasoning_part
@@ -21,6 +21,7 @@ from app.dialects.text_truncation import (
 )
 
 MessageBody = dict[str, Any]
+Unit = TypeVar("Unit")
 
 
 def apply_edit_operations(body: MessageBody, operations: Sequence[EditOperation]) -> MessageBody:
@@ -93,6 +94,32 @@ def truncate_content(content: object, chars: int, head_share: float = DEFAULT_HE
         return truncate_text(content, chars, head_share)
     length = len(extract_text(content))
     return content if length <= chars else truncate_content_by_share(content, chars / length, head_share)
+
+
+def shorten_contents(
+    units: Sequence[Unit],
+    contents: Sequence[object],
+    chars: int,
+    head_share: float,
+    change: Callable[[Unit, Callable[[object], object]], Unit],
+) -> list[Unit]:
+    """Returns the items or blocks of a message, whose contents together keep about `chars` characters.
+
+    Args:
+        contents: the content of each unit.
+        change: returns a unit with another content.
+    """
+    lengths = [len(extract_text(content)) for content in contents]
+    length = sum(lengths)
+    if length <= chars:
+        return list(units)
+    if sum(map(bool, lengths)) == 1:
+        return [
+            change(unit, lambda content: truncate_content(content, chars, head_share)) if own else unit
+            for unit, own in zip(units, lengths, strict=True)
+        ]
+    share = chars / length
+    return [change(unit, lambda content: truncate_content_by_share(content, share, head_share)) for unit in units]
 
 
 def truncate_message_texts(body: MessageBody, share: float) -> MessageBody:

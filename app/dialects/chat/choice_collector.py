@@ -5,22 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import msgspec
-
 from app.dialects.chat.tool_call_collector import ToolCallCollector, merge_json
-
-
-class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The fields of a delta that the typed decoder reads. A delta with other fields is read without types."""
-
-    content: str | None = None
-    role: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    function_call: None = None
-    audio: None = None
 
 
 class ChoiceCollector:
@@ -46,35 +31,18 @@ class ChoiceCollector:
         has_text = any(self.text_pieces) or any(self.text_fields.get("refusal", ()))
         return bool(has_text or self.content_parts or self.tool_calls or self.function_call or self.audio_id)
 
-    def add_delta(self, delta: ChoiceDelta) -> None:
-        if delta.content is not None:
-            if self.content_parts:
-                self.add_text(delta.content)
-            else:  # as nearly every chunk
-                self.text_pieces.append(delta.content)
-        if delta.role is not None:
-            self.role = self.role or delta.role
-        if delta.reasoning_content is not None:
-            self.text_fields.setdefault("reasoning_content", []).append(delta.reasoning_content)
-        if delta.reasoning is not None:
-            self.text_fields.setdefault("reasoning", []).append(delta.reasoning)
-        if delta.refusal is not None:
-            self.text_fields.setdefault("refusal", []).append(delta.refusal)
-        if delta.tool_calls is not None:
-            self._add_call_fragments(delta.tool_calls)
-
     def add_text(self, text: str) -> None:
         if self.content_parts:
             self.content_parts.append({"type": "text", "text": text})
         else:
             self.text_pieces.append(text)
 
-    def add_untyped_delta(self, delta: dict[str, Any]) -> None:
+    def add_delta(self, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
             if value is None:
                 continue
             if key == "content":
-                self._add_untyped_content(value)
+                self._add_content(value)
             elif key == "role":
                 self.role = self.role or str(value)
             elif key == "tool_calls" and isinstance(value, list):
@@ -125,7 +93,7 @@ class ChoiceCollector:
         )
         return text if text or (stands_alone and self.text_pieces) else None
 
-    def _add_untyped_content(self, value: Any) -> None:
+    def _add_content(self, value: Any) -> None:
         if isinstance(value, str):
             self.add_text(value)
             return

@@ -66,16 +66,7 @@ class ChoiceValues:
             logprobs: the log probabilities of the tokens of the new text; they are taken out when there is text.
             awaited_name: as of `AnswerDecoder.awaited_name`; None: every call waits for its name.
         """
-        choice = self._choice
-        if (
-            choice.text_fields
-            or choice.tool_calls is not None
-            or choice.content_parts
-            or choice.list_fields
-            or choice.finish_reason is not None
-        ):
-            return [*self._read_all(choice, logprobs, awaited_name)]
-        return [*self._read_text(choice, logprobs)]  # as nearly every chunk
+        return [*self._read_all(self._choice, logprobs, awaited_name)]
 
     def _read_all(
         self, choice: ChoiceCollector, logprobs: list[Any], awaited_name: str | None

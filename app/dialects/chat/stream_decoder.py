@@ -1,8 +1,7 @@
 """Decodes answers of Chat Completions: assembles message, usage and finish reason, and makes values if they are wanted.
 Pure.
 
-Nearly every chunk has one piece of text and is read by a typed decoder that knows only the usual fields. A chunk with
-any other field is read without types, so that no field of a message is lost.
+Chunks are read without types, so that no field of a message is lost.
 """
 
 from __future__ import annotations
@@ -11,37 +10,15 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
-
-from app.conversation.json_depth import may_be_too_deep, write_large_integers_as_text
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import AnswerValue, Begin, Failure, Other, Usage
 from app.dialects.body.message import ChatMessage
-from app.dialects.chat.choice_collector import ChoiceCollector, ChoiceDelta
+from app.dialects.chat.choice_collector import ChoiceCollector
 from app.dialects.chat.choice_values import PROTOCOL, ChoiceValues
 from app.dialects.chat.stream_frames import ERROR_EVENT
 from app.dialects.provider_json import decode_leniently, decode_object, join_surrogates
 from app.dialects.sse import DONE_DATA
 
-
-class _ChunkChoice(msgspec.Struct, gc=False):
-    index: int = 0
-    delta: ChoiceDelta | None = None
-    finish_reason: str | None = None
-    message: None = None
-
-
-class _StreamChunk(msgspec.Struct, gc=False):
-    usage: dict[str, Any] | None = None
-    error: None = None
-    id: str | None = None
-    model: str | None = None
-    object: str | None = None
-    x_groq: dict[str, Any] | None = None
-    choices: list[_ChunkChoice] | None = None
-
-
-_decode_chunk = msgspec.json.Decoder(_StreamChunk).decode
 SAID_MEMBERS: Final = frozenset({"id", "object", "created", "model", "choices", "usage", "x_groq"})
 """Members of a chunk that values say, or that make no sense in joined answers."""
 SAID_FIELDS: Final = frozenset({"role", "content", "reasoning_content", "refusal", "tool_calls", "annotations"})
@@ -54,7 +31,7 @@ class ChatStreamDecoder(AnswerDecoder):
 
     Attributes:
         id, model: from the first chunk that has one.
-        usage: the last one reported, with integers beyond 64 bits as text or floats; None if there was none.
+        usage: the last one reported, with integers beyond 64 bits as floats; None if there was none.
         error_data: the data with a top-level `error`, or of an error object; None if there was none.
         chunk_count: how many chunks were added.
     """
@@ -80,29 +57,10 @@ class ChatStreamDecoder(AnswerDecoder):
             UpstreamUnavailable: the data is not a JSON object.
         """
         self.chunk_count += 1
-        try:
-            chunk = _decode_chunk(data)
-        # An unknown field, another type, or split surrogates: the untyped path reads it, or raises.
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._add_untyped_answer(data)
-        if chunk.object == "error" or may_be_too_deep(data):
-            return self._add_untyped_answer(data)
-        if self.id is None or chunk.usage or chunk.x_groq is not None:
-            self._add_answer_fields(chunk.id, chunk.model, chunk.usage, chunk.x_groq)
-        if not chunk.choices:
-            return False
-        for choice in chunk.choices:
-            collector = self._find_choice_collector(choice.index) if choice.index else self._first_choice
-            if choice.delta is not None:
-                collector.add_delta(choice.delta)
-                self.has_content = self.has_content or collector.has_content
-            if choice.finish_reason:
-                self._finish_choice(collector, choice.finish_reason)
-        return True
+        return self._add_answer(data)
 
     def add_whole(self, body: bytes) -> None:
-        self.chunk_count += 1
-        self._add_untyped_answer(body)
+        self.add_chunk(body)
 
     def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
         if data == DONE_DATA:
@@ -194,7 +152,7 @@ class ChatStreamDecoder(AnswerDecoder):
         if not usage or not isinstance(usage, dict):
             usage = x_groq.get("usage") if isinstance(x_groq, dict) else None
         if isinstance(usage, dict):
-            self.usage = write_large_integers_as_text(usage)
+            self.usage = usage
 
     def _find_choice_collector(self, index: int) -> ChoiceCollector:
         if index == 0:
@@ -216,7 +174,7 @@ class ChatStreamDecoder(AnswerDecoder):
             choice.finish_reason is not None for choice in (self._first_choice, *self._further_choices.values())
         )
 
-    def _add_untyped_answer(self, data: bytes) -> bool:
+    def _add_answer(self, data: bytes) -> bool:
         chunk, is_lenient = decode_leniently(data, repr(self._source_name))
         self._has_split_surrogates = self._has_split_surrogates or is_lenient
         fields = join_surrogates(chunk) if is_lenient else chunk
@@ -227,15 +185,15 @@ class ChatStreamDecoder(AnswerDecoder):
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
-                self._add_untyped_choice(choice)
+                self._add_choice(choice)
         return bool(choices)
 
-    def _add_untyped_choice(self, choice: dict[str, Any]) -> None:
+    def _add_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")
         collector = self._find_choice_collector(index if isinstance(index, int) else 0)
         for delta in (choice.get("delta"), choice.get("message")):
             if isinstance(delta, dict):
-                collector.add_untyped_delta(delta)
+                collector.add_delta(delta)
                 self.has_content = self.has_content or collector.has_content
         reason = choice.get("finish_reason")
         if reason:

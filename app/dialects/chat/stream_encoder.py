@@ -29,7 +29,6 @@ PROTOCOL: Final = "openai"
 PARAGRAPH_BREAK: Final = "\n\n"
 """Stands between the texts of two blocks, and between two parts of reasoning: a message has one text of each."""
 _NO_PLACE: Final = (-1,)
-_TEXT_END: Final = b'},"logprobs":null,"finish_reason":null}]}'
 
 
 class ChatStreamEncoder:
@@ -68,8 +67,6 @@ class ChatStreamEncoder:
         Raises:
             UpstreamUnavailable: the value is nested too deeply.
         """
-        if type(value) is Text and not (value.logprobs or value.choice or self._members):  # as nearly every value
-            return self._text_begin + _encode_text(self._join_text(value)) + _TEXT_END
         match value:
             case Begin():
                 return self._begin(value)
@@ -81,14 +78,12 @@ class ChatStreamEncoder:
                 self._members |= value.fields if value.protocol == PROTOCOL else {}
                 return b""
             case Finish():
-                choice = {"index": value.choice, "delta": {}, "logprobs": None, "finish_reason": value.reason}
-                return self._encode_chunk({"choices": [choice]})
+                return self._encode_delta({}, value.choice, finish_reason=value.reason)
         delta = self.build_delta(value)
         if delta is None:
             return b""
         logprobs = {"content": value.logprobs, "refusal": None} if isinstance(value, Text) and value.logprobs else None
-        choice = {"index": getattr(value, "choice", 0), "delta": delta, "logprobs": logprobs, "finish_reason": None}
-        return self._encode_chunk({"choices": [choice]})
+        return self._encode_delta(delta, getattr(value, "choice", 0), logprobs)
 
     def build_delta(self, value: AnswerValue) -> dict[str, Any] | None:
         """Builds the delta that says a value; None if there is none."""
@@ -136,12 +131,10 @@ class ChatStreamEncoder:
         if self.has_begun:
             return b""
         self.has_begun = True
-        return self._delta_begin + b'"role":"assistant","content":""' + _TEXT_END
+        return self._encode_delta({"role": "assistant", "content": ""})
 
     def _set_identity(self, identity: Mapping[str, Any]) -> None:
         self._identity = {**identity, "object": "chat.completion.chunk"}
-        self._delta_begin = encode_json(self._identity)[:-1] + b',"choices":[{"index":0,"delta":{'
-        self._text_begin = self._delta_begin + b'"content":'
 
     def _join_text(self, value: Text) -> str:
         text = value.text
@@ -155,6 +148,16 @@ class ChatStreamEncoder:
                 text = PARAGRAPH_BREAK + text
             self._text_length += len(value.text)
         return text
+
+    def _encode_delta(
+        self,
+        delta: Mapping[str, Any],
+        index: int = 0,
+        logprobs: Mapping[str, Any] | None = None,
+        finish_reason: str | None = None,
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        return self._encode_chunk({"choices": [choice]})
 
     def _encode_chunk(self, members: Mapping[str, Any]) -> bytes:
         others, self._members = self._members, {}
@@ -176,7 +179,7 @@ class BodyAssembler:
         if isinstance(value, Text):
             self.logprobs += value.logprobs
         if not getattr(value, "choice", 0) and (delta := self._encoder.build_delta(value)) is not None:
-            self._choice.add_untyped_delta(delta)
+            self._choice.add_delta(delta)
 
     def build(self) -> dict[str, Any]:
         body = self._choice.build_message()
@@ -228,11 +231,3 @@ def encode_completion(values: Sequence[AnswerValue]) -> bytes:
         **({} if begin.service_tier is None else {"service_tier": begin.service_tier}),
     }
     return encode_json(completion)
-
-
-def _encode_text(text: str) -> bytes:
-    """Encodes a text that may hold halves of a surrogate pair."""
-    try:
-        return orjson.dumps(text)
-    except TypeError:
-        return encode_json(text)

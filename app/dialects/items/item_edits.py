@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from app.conversation.item import EditOperation
-from app.dialects.body.message_edits import truncate_content, truncate_content_by_share
-from app.dialects.body.message_fields import extract_text
+from app.dialects.body.message_edits import shorten_contents, truncate_content_by_share
 from app.dialects.items.chat_form import convert_output
 from app.dialects.items.item_kinds import OUTPUT_TYPES, SPOKEN_ROLES, find_message_role, is_client_call, read_type
 from app.dialects.text_truncation import (
@@ -90,20 +89,7 @@ def _shorten_item_texts(item: EditedItem, share: float) -> EditedItem:
 
 def _shorten_content(items: list[EditedItem], chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> list[EditedItem]:
     """Keeps about `chars` characters of the texts together, `head_share` of them from the beginning of each."""
-    contents = [_read_content(item) for item in items]
-    lengths = [len(extract_text(content)) for content in contents]
-    length = sum(lengths)
-    if length <= chars:
-        return items
-    if sum(map(bool, lengths)) == 1:
-        return [
-            _change_contents(item, lambda content: truncate_content(content, chars, head_share)) if own else item
-            for item, own in zip(items, lengths, strict=True)
-        ]
-    return [
-        _change_contents(item, lambda content: truncate_content_by_share(content, chars / length, head_share))
-        for item in items
-    ]
+    return shorten_contents(items, [_read_content(item) for item in items], chars, head_share, _change_contents)
 
 
 def _shorten_arguments(items: list[EditedItem], chars: int) -> list[EditedItem]:

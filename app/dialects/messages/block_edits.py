@@ -13,8 +13,7 @@ import orjson
 
 from app.conversation.item import EditOperation
 from app.conversation.json_text import encode_compact_json
-from app.dialects.body.message_edits import truncate_content, truncate_content_by_share
-from app.dialects.body.message_fields import extract_text
+from app.dialects.body.message_edits import shorten_contents, truncate_content_by_share
 from app.dialects.messages.message_body import THINKING_TYPES, Block, list_blocks
 from app.dialects.text_truncation import (
     DEFAULT_HEAD_SHARE,
@@ -44,20 +43,8 @@ def _shorten_texts(blocks: list[Block], share: float) -> list[Block]:
 
 def _shorten_content(blocks: list[Block], chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> list[Block]:
     """Keeps about `chars` characters of the texts together, `head_share` of them from the beginning of each."""
-    lengths = [len(extract_text(list_blocks(_read_content(block)))) for block in blocks]
-    length = sum(lengths)
-    if length <= chars:
-        return blocks
-    if sum(map(bool, lengths)) == 1:
-        return [
-            _change_content(block, lambda content: truncate_content(content, chars, head_share)) if own else block
-            for block, own in zip(blocks, lengths, strict=True)
-        ]
-    share = chars / length
-    return [
-        _change_content(block, lambda content: truncate_content_by_share(content, share, head_share))
-        for block in blocks
-    ]
+    contents = [list_blocks(_read_content(block)) for block in blocks]
+    return shorten_contents(blocks, contents, chars, head_share, _change_content)
 
 
 def _shorten_inputs(blocks: list[Block], chars: int) -> list[Block]:

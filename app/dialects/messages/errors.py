@@ -58,12 +58,12 @@ def build_error_body(error: GatewayError, request_id: str) -> bytes:
 
 def is_own_error(body: bytes) -> bool:
     """Says whether a body is an error in the form of the Messages API."""
-    return _decode_object(body).get("type") == "error"
+    return decode_object_or_empty(body).get("type") == "error"
 
 
 def translate_error_body(body: bytes) -> bytes:
     """Returns an error body in OpenAI's form; any other body as it is."""
-    error = _decode_object(body)
+    error = decode_object_or_empty(body)
     if error.get("type") != "error":
         return body
     fields: dict[str, Any] = error["error"] if isinstance(error.get("error"), dict) else {}
@@ -72,12 +72,13 @@ def translate_error_body(body: bytes) -> bytes:
 
 
 def _read_message(body: bytes) -> str | None:
-    error = _decode_object(body).get("error")
+    error = decode_object_or_empty(body).get("error")
     message = error.get("message") if isinstance(error, dict) else error
     return message if isinstance(message, str) else None
 
 
-def _decode_object(body: bytes) -> dict[str, Any]:
+def decode_object_or_empty(body: bytes) -> dict[str, Any]:
+    """Decodes a JSON object; an empty one for anything else."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -27,6 +27,7 @@ from app.dialects.answer_events import (
     Usage,
 )
 from app.dialects.messages.context_edits import EDITS_FIELD, sum_cleared_tokens
+from app.dialects.messages.errors import decode_object_or_empty, translate_error_body
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.message_body import THINKING_TYPES, Block
 from app.dialects.messages.message_rendering import build_sealed_text
@@ -110,7 +111,7 @@ class MessagesStreamDecoder(AnswerDecoder):
             is_thought = block.get("type") in THINKING_TYPES
             self.has_content = self.has_content or not (is_thought or block.get("text") == "")
         elif kind == "message_start":
-            self._add_message(_decode_object(bytes(event.message)))
+            self._add_message(decode_object_or_empty(bytes(event.message)))
         elif kind == "message_delta":
             self._add_end(event.delta or {}, event.context_management)
             self._add_usage(event.usage or {})
@@ -140,7 +141,7 @@ class MessagesStreamDecoder(AnswerDecoder):
                 ended: list[AnswerValue] = [Finish(self.finish)] if self.finish is not None else []
                 return ended if self.usage is None else [*ended, Usage(self.usage)]
             case "error":
-                return [Failure(build_error_object(data))]
+                return [Failure(translate_error_body(data))]
         return []
 
     def list_blocks(self, count: int) -> list[Block]:
@@ -153,7 +154,7 @@ class MessagesStreamDecoder(AnswerDecoder):
         Raises:
             UpstreamUnavailable: the body is neither a message nor an error.
         """
-        message = _decode_object(normalize_json(body))
+        message = decode_object_or_empty(normalize_json(body))
         if message.get("type") == "error" or ("error" in message and "content" not in message):
             self.error_data = body
             return
@@ -164,7 +165,7 @@ class MessagesStreamDecoder(AnswerDecoder):
         self._add_end(message, message.get(EDITS_FIELD))
         self._add_message(message)
         for index, raw in enumerate(self._raw_blocks):
-            block = _decode_object(raw)
+            block = decode_object_or_empty(raw)
             self._begin_block(index, block)
             self.has_content = self.has_content or block.get("type") not in THINKING_TYPES
         self.is_complete = self.has_ended = True
@@ -325,14 +326,6 @@ def translate_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def build_error_object(data: bytes) -> bytes:
-    """Returns an error of the Messages API in OpenAI's form."""
-    error = _decode_object(data).get("error")
-    fields = error if isinstance(error, dict) else {}
-    message, kind = fields.get("message") or "The answer failed.", fields.get("type") or "api_error"
-    return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}})
-
-
 def decode_input(text: str) -> Any:
     """Returns the input of a call. One that was cut off is no JSON, and kept as a text."""
     try:
@@ -340,11 +333,3 @@ def decode_input(text: str) -> Any:
     except orjson.JSONDecodeError:
         value = text
     return value if isinstance(value, dict) else {"arguments": value}
-
-
-def _decode_object(data: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-import orjson
 
 Item = dict[str, Any]
 
@@ -100,11 +99,6 @@ class GrowingText:
         place: fields of its events that name the item and the part.
     """
 
-    __slots__ = (
-        *("_end", "_half", "_middle", "_start", "_writer"),
-        *("annotations", "is_done", "kind", "logprobs", "pieces", "place"),
-    )
-
     def __init__(self, kind: TextKind, place: Mapping[str, Any], writer: EventWriter) -> None:
         self.kind = kind
         self.place = place
@@ -116,10 +110,6 @@ class GrowingText:
         self._half = ""
         """The first half of a surrogate pair, kept until the other half comes: alone it cannot be encoded."""
         self._writer = writer
-        # Most events of a stream are deltas of one text. Their frames differ in number and text only.
-        self._start = b'event: %b.delta\ndata: {"type":"%b.delta","sequence_number":' % ((kind.event.encode(),) * 2)
-        self._middle = b",%b," % _encode(place)[1:-1] + b'"delta":'
-        self._end = (b",%b" % _encode(kind.event_fields)[1:-1] if kind.event_fields else b"") + b"}\n\n"
 
     @property
     def text(self) -> str:
@@ -131,24 +121,18 @@ class GrowingText:
         Args:
             logprobs: the logarithmic probabilities of its tokens; only an output text has any.
         """
-        if self._half:
-            piece, self._half = self._half + piece, ""
-        try:
-            encoded = orjson.dumps(piece)
-        except TypeError:
-            piece, self._half = join_halves(piece)
-            encoded = orjson.dumps(piece)
+        piece, self._half = join_halves(self._half + piece)
         if not piece:
             return b""
         self.pieces.append(piece)
-        writer = self._writer
-        if logprobs:
-            self.logprobs += logprobs
-            fields = {**self.place, "delta": piece, "logprobs": logprobs}
-            return writer.write_event(f"{self.kind.event}.delta", fields)
-        number = writer.next_number
-        writer.next_number = number + 1
-        return b"%b%d%b%b%b" % (self._start, number, self._middle, encoded, self._end)
+        self.logprobs += logprobs
+        fields = {
+            **self.place,
+            "delta": piece,
+            **self.kind.event_fields,
+            **({"logprobs": logprobs} if logprobs else {}),
+        }
+        return self._writer.write_event(f"{self.kind.event}.delta", fields)
 
     def write_done(self) -> bytes:
         """Writes the event with the whole text, unless it was written."""

@@ -15,7 +15,7 @@ from app.dialects.answer_decoding import Answer, AnswerDecoder
 from app.dialects.answer_events import Failure
 from app.dialects.assembled_answer import AssembledAnswer
 from app.dialects.error_body import encode_error_body
-from app.dialects.provider_dialects import make_decoder
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.search_rounds import JoinedEvents, RoundJoiner
 from app.dialects.search_tool import InvalidArguments, SearchToolQuery
 from app.dialects.search_tool_fields import build_result_message, parse_search_call
@@ -244,7 +244,7 @@ class _SearchRounds:
         decoder = (
             parse_whole_answer(reply.body, self._deployment, reply.protocol)
             if isinstance(reply, BufferedReply)
-            else make_decoder(reply.protocol, self._deployment.key)
+            else PROVIDER_DIALECTS[reply.protocol].make_decoder(self._deployment.key)
         )
         if self.joiner is None:
             is_same = self._turn.request.answer_format.protocol == reply.protocol

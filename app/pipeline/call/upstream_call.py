@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from app.context.calibration import Calibration
 from app.conversation.conversation_types import Conversation
 from app.dialects.answer_decoding import BAD_GATEWAY
-from app.dialects.provider_dialects import find_provider_dialect, select_queries
+from app.dialects.provider_dialects import PROVIDER_DIALECTS, select_queries
 from app.dialects.sealed_parts import list_sealed_parts
 from app.dialects.usage import TokenUsage
 from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused, UpstreamUnavailable
@@ -306,7 +306,7 @@ class UpstreamCaller:
     ) -> Sequence[bytes] | None:
         """Returns the messages of a view with what this deployment needs of the stored answers."""
         restorer, client_messages = FieldRestorer(self.store), turn.request.raw_messages
-        dialect = find_provider_dialect(deployment.provider.protocol)
+        dialect = PROVIDER_DIALECTS[deployment.provider.protocol]
         messages = await restorer.restore_answers(
             dialect, turn.request.protocol, turn.resolved_request, sent_view.messages, client_messages
         )

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, Literal
 
 from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
-from app.dialects.provider_dialects import find_provider_dialect, make_decoder
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.upstream.http.http_client_contract import drain_stream
@@ -60,12 +60,12 @@ async def read_first_event_or_body(
     finally:
         await reply.aclose()
     protocol = deployment.provider.protocol
-    find_answer_start = find_provider_dialect(protocol).find_answer_start
+    find_answer_start = PROVIDER_DIALECTS[protocol].find_answer_start
     whole_reply = BufferedReply(reply.status, reply.headers, body, protocol)
     is_expected = is_expected_reply(whole_reply, stream=stream)
     if protocol == "openai" or reply.status != STATUS_OK:
         return whole_reply, None if is_expected and find_answer_start(body) is True else body
-    decoder = _add_whole_body(make_decoder(protocol, deployment.key), body, deployment)
+    decoder = _add_whole_body(PROVIDER_DIALECTS[protocol].make_decoder(deployment.key), body, deployment)
     # A response in place of a stream is no error whose words could be passed on.
     return whole_reply, decoder.error_data or (None if is_expected else b"")
 
@@ -92,7 +92,7 @@ async def _read_until_first_event(
 
 
 def _find_start(events: Sequence[SseEvent], protocol: str) -> bytes | Literal[True] | None:
-    dialect = find_provider_dialect(protocol)
+    dialect = PROVIDER_DIALECTS[protocol]
     starts = (dialect.find_answer_start(event.data, event.name) for event in events if event.data)
     return next((start for start in starts if start is not None), None)
 
@@ -161,7 +161,7 @@ def parse_whole_answer(body: bytes, deployment: ModelDeployment, protocol: str) 
         UpstreamUnavailable: the body is not an answer.
         UpstreamRefused: the body is an error although its status is 200.
     """
-    answer = _add_whole_body(make_decoder(protocol, deployment.key), body, deployment)
+    answer = _add_whole_body(PROVIDER_DIALECTS[protocol].make_decoder(deployment.key), body, deployment)
     if answer.error_data is not None:
         raise UpstreamRefused(BAD_GATEWAY, answer.error_data, {"content-type": "application/json"})
     # A finish reason alone is an answer: a model may stop at once, with nothing to say.

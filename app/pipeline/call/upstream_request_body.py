@@ -11,7 +11,7 @@ import orjson
 from app.context.view.cache_boundaries import MARKED_SECTIONS, find_cache_marks
 from app.dialects.cache_marks import NO_CACHE_MARKS
 from app.dialects.client_dialects import CLIENT_DIALECTS
-from app.dialects.provider_dialects import find_provider_dialect
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.request_body import encode_fields
 from app.pipeline.turn.chat_request import ChatRequest
 from app.upstream.provider_contract import ModelDeployment, takes_cache_key
@@ -53,7 +53,7 @@ def build_upstream_body(
         InvalidRequest: a field that has to be changed cannot be decoded (`decode_field`), or the provider's protocol
             cannot express what the answer depends on.
     """
-    dialect = find_provider_dialect(deployment.provider.protocol)
+    dialect = PROVIDER_DIALECTS[deployment.provider.protocol]
     fields = dict(request.raw_fields)
     if deployment.upstream_model != request.model:
         fields["model"] = orjson.dumps(deployment.upstream_model)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from app.dialects.answer_decoding import Answer
-from app.dialects.provider_dialects import make_decoder
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.search_rounds import JoinedEvents
 from app.dialects.sse import SseEvent
 from app.dialects.stream_relay import RelayOptions, StreamRelay
@@ -117,7 +117,7 @@ class ResponseDelivery:
         log_and_trace_report(turn.request, report)
         source = upstream_answer.deployment.key
         relay = turn.request.answer_format.build_relay(
-            make_decoder(reply.protocol, source),
+            PROVIDER_DIALECTS[reply.protocol].make_decoder(source),
             RelayOptions(
                 report.render_status_fields(),
                 functools.partial(_render_last_fields, report, upstream_answer.deployment, turn.search_tool_session),

@@ -18,7 +18,7 @@ from app.context.user_text.user_text import find_user_text
 from app.context.view.client_words import NO_WORDS, ClientWords
 from app.conversation.context_edits import ContextEdits
 from app.dialects.client_dialects import CLIENT_DIALECTS, select_schema_fields
-from app.dialects.provider_dialects import find_provider_dialect
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.pipeline.turn.chat_request import ChatRequest
 from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
@@ -102,7 +102,7 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
 
 def speaks_protocol(deployment: ModelDeployment, request: ChatRequest) -> bool:
     """Says whether a deployment's provider speaks the protocol of a request's client."""
-    return find_provider_dialect(deployment.provider.protocol).client_protocol == request.protocol
+    return PROVIDER_DIALECTS[deployment.provider.protocol].client_protocol == request.protocol
 
 
 def read_context_edits(request: ChatRequest, deployment: ModelDeployment) -> ContextEdits | None:

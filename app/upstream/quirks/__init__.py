@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from app.upstream.provider_contract import NO_QUIRKS, ProviderQuirks
 from app.upstream.quirks.field_restoration import find_answers_in_scope
@@ -50,25 +50,13 @@ def fit_to_quirks(
         return messages, fields
     if protocol != "openai":
         return messages, fit_request_fields(quirks, fields)
-    raws = [bytes(raw) for raw in messages]
-    adapted, fitted = apply_quirks(quirks, raws, fields)
-    return messages if adapted is raws else adapted, fitted
-
-
-def apply_quirks(
-    quirks: ProviderQuirks, messages: Sequence[bytes], fields: Mapping[str, bytes]
-) -> tuple[Sequence[bytes], dict[str, bytes]]:
-    """Returns the messages and top-level fields (name → JSON text) that a provider with these quirks understands.
-
-    Objects that need no change are returned as they came.
-    """
-    fitted_fields = fit_request_fields(quirks, fields if isinstance(fields, dict) else dict(fields))
     # Most providers have no quirks of messages: then messages are not even parsed.
-    if not _has_message_quirks(quirks):
-        return messages, fitted_fields
-    fitted_messages = [message.raw for message in _reshape_messages(quirks, [OutgoingMessage(raw) for raw in messages])]
-    is_same = len(fitted_messages) == len(messages) and all(map(operator.is_, fitted_messages, messages))
-    return messages if is_same else fitted_messages, fitted_fields
+    if _has_message_quirks(quirks):
+        raws = [bytes(raw) for raw in messages]
+        fitted = [message.raw for message in _reshape_messages(quirks, [OutgoingMessage(raw) for raw in raws])]
+        if len(fitted) != len(raws) or not all(map(operator.is_, fitted, raws)):
+            messages = fitted
+    return messages, fit_request_fields(quirks, fields)
 
 
 def _reshape_messages(quirks: ProviderQuirks, messages: list[OutgoingMessage]) -> list[OutgoingMessage]:

@@ -9,7 +9,6 @@ the list's number, it wins: lists name what a model can take, not what the host 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,8 +27,6 @@ DEFAULT_WINDOW_TOKENS = 8192
 LIST_WAIT_SECONDS = 2.0
 """All requests together wait no longer than this for a provider's first model list."""
 LIST_CACHE_SECONDS = 600.0
-MAX_READ_ENTRIES = 1024
-"""How many models of one list are kept as read: parsing an entry takes four calls in each turn."""
 LIST_RETRY_SECONDS = 60.0
 """How long no list is fetched after a failure."""
 
@@ -130,9 +127,8 @@ class _ProviderModelList:
         self._provider = provider
         self._wait_seconds = wait_seconds
         self._clock = clock
-        self._entries: dict[str, dict[str, Any]] = {}
-        self._read_entry = functools.lru_cache(MAX_READ_ENTRIES)(self._find_and_read_entry)
-        """As `_find_and_read_entry`, until the next list comes."""
+        self._limits: dict[str, tuple[int | None, int | None]] = {}
+        """The window and the longest answer of each model, as far as the list has them."""
         self._next_fetch_at = float("-inf")
         self._has_failed_without_key = False
         self._wait_deadline: float | None = None
@@ -161,22 +157,14 @@ class _ProviderModelList:
             self._fetch_task = asyncio.get_running_loop().create_task(self._fetch_list(authorization))
 
     def find_window(self, deployment: ModelDeployment) -> ContextWindow | None:
-        """Returns what the list says of a deployment."""
-        tokens, max_output = self._read_entry(deployment.upstream_model)
+        """Returns what the list says of a deployment. A server with a single model is taken to serve it under any
+        name."""
+        model = deployment.upstream_model
+        only_limits = next(iter(self._limits.values())) if len(self._limits) == 1 else (None, None)
+        tokens, max_output = self._limits.get(model) or self._limits.get(model.lower()) or only_limits
         if tokens is None:
             return None
         return ContextWindow(tokens, "upstream", deployment.max_output_tokens or max_output)
-
-    def _find_and_read_entry(self, model: str) -> tuple[int | None, int | None]:
-        """Returns the window and the longest answer of a model, as far as the list has them. A server with a single
-        model is taken to serve it under any name."""
-        found = self._entries.get(model) or self._entries.get(model.lower())
-        if found is None and len(self._entries) == 1:
-            (found,) = self._entries.values()
-        if found is None:
-            return None, None
-        max_output = min(_collect_plausible_numbers(found, _MAX_OUTPUT_FIELDS), default=None)
-        return _parse_window_tokens(found), max_output
 
     async def aclose(self) -> None:
         if self._fetch_task is not None:
@@ -187,8 +175,7 @@ class _ProviderModelList:
         # Set first: whatever happens below, the next request must not fetch again at once.
         self._next_fetch_at = self._clock() + LIST_RETRY_SECONDS
         try:
-            self._entries = _index_models_by_name(await self._provider.list_models(authorization))
-            self._read_entry.cache_clear()
+            self._limits = _read_limits(await self._provider.list_models(authorization))
         except UpstreamUnavailable as error:
             log.info("could not read the model list of provider %r: %s", self._provider.name, error.message)
             self._has_failed_without_key = authorization is None
@@ -197,13 +184,15 @@ class _ProviderModelList:
         self._next_fetch_at = self._clock() + LIST_CACHE_SECONDS
 
 
-def _index_models_by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    named = {}
+def _read_limits(entries: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int | None, int | None]]:
+    """Returns the window and the longest answer of each model of a list."""
+    limits = {}
     for entry in entries:
         name = entry.get("id") or entry.get("name")
         if isinstance(name, str) and is_valid_name(name):
-            named[name.removeprefix("models/")] = dict(entry)
-    return named
+            max_output = min(_collect_plausible_numbers(entry, _MAX_OUTPUT_FIELDS), default=None)
+            limits[name.removeprefix("models/")] = (_parse_window_tokens(entry), max_output)
+    return limits
 
 
 def _parse_window_tokens(entry: Mapping[str, Any]) -> int | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.provider_dialects import make_decoder
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.sse import DONE_DATA, SseDecoder
 from app.errors import UpstreamUnavailable
 from app.observability.tracing import (
@@ -35,8 +36,6 @@ from app.upstream.provider_contract import (
 
 SPAN_MODEL_CHARS: Final = 100
 """The most characters of a model's name in a span's name: a client may choose it."""
-KEPT_LAST_PIECES: Final = 16
-"""How many last pieces of a stream are kept: they hold usage and finish reason; the first piece has id and model."""
 ERROR_IN_ANSWER: Final = "error_in_answer"
 """`error.type` of an answer with status 200 that reports a failure."""
 
@@ -80,10 +79,10 @@ class CallSpan:
     def __init__(self, span: Span, protocol: ProviderProtocol | None) -> None:
         self._span = span
         self._started_at = time.monotonic()
-        self._protocol = protocol
-        self._kept_pieces: list[bytes] = []
-        """The first piece, and the last `KEPT_LAST_PIECES`."""
-        self._has_gap = False
+        self._answer = None if protocol is None else PROVIDER_DIALECTS[protocol].make_decoder()
+        """Reads the answer; None if it is of unknown content."""
+        self._events = SseDecoder()
+        self._last_piece = b""
         self._has_ended = False
 
     async def send(self, provider: UpstreamProvider, request: UpstreamRequest) -> UpstreamReply:
@@ -107,78 +106,55 @@ class CallSpan:
         except BaseException as error:
             self._end_with_error(error)
             raise
-        self._end(None if self._protocol is None else _parse_whole_answer(self._protocol, body))
+        if self._answer is not None:
+            with suppress(UpstreamUnavailable):
+                self._answer.add_whole(body)
+        self._end()
         return body
 
     async def iter_bytes(self, reply: UpstreamReply) -> AsyncIterator[bytes]:
         """Yields the body in pieces."""
         try:
             async for piece in reply.iter_bytes():
-                if not self._kept_pieces and self._protocol is not None:
+                if not self._last_piece and self._answer is not None:
                     seconds = time.monotonic() - self._started_at
                     self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
-                self._kept_pieces.append(piece)
-                if len(self._kept_pieces) > KEPT_LAST_PIECES + 1:
-                    del self._kept_pieces[1]
-                    self._has_gap = True
+                self._last_piece = piece
+                self._read_events(piece)
                 yield piece
         except (UpstreamUnavailable, asyncio.CancelledError) as error:
             self._end_with_error(error)
             raise
-        self._end(self._decode_kept_pieces())
+        self._end()
 
     def close(self) -> None:
         """Ends the span. A stream that had not come to its end was cut."""
         if not self._has_ended:
-            answer = self._decode_kept_pieces()
-            has_done = bool(self._kept_pieces) and self._kept_pieces[-1].rstrip().endswith(DONE_DATA)
-            if not (has_done if answer is None else answer.has_ended):
+            has_done = self._last_piece.rstrip().endswith(DONE_DATA)
+            if not (has_done if self._answer is None else self._answer.has_ended):
                 fail_span(self._span, CANCELLED_ERROR_TYPE)
-            self._end(answer)
+            self._end()
 
     def _end_with_error(self, error: BaseException) -> None:
         fail_span(self._span, error_type_name(error))
-        self._end(self._decode_kept_pieces())
+        self._end()
 
-    def _end(self, answer: AnswerDecoder | None) -> None:
+    def _end(self) -> None:
         if not self._has_ended:
             self._has_ended = True
-            if answer is not None:
-                self._span.set_attributes(answer_attributes(answer))
-                if answer.error_data is not None:
+            if self._answer is not None:
+                self._span.set_attributes(answer_attributes(self._answer))
+                if self._answer.error_data is not None:
                     fail_span(self._span, ERROR_IN_ANSWER)
             self._span.end()
 
-    def _decode_kept_pieces(self) -> AnswerDecoder | None:
-        """Decodes what the first and the last pieces say; None for an answer of unknown content."""
-        if self._protocol is None:
-            return None
-        answer = make_decoder(self._protocol)
-        if self._has_gap:
-            _add_stream_events(answer, self._kept_pieces.pop(0))
-            # The first event after the gap may lack its beginning.
-            self._kept_pieces = [b"".join(self._kept_pieces).partition(b"\n\n")[2]]
-        _add_stream_events(answer, b"".join(self._kept_pieces))
-        return answer
-
-
-def _parse_whole_answer(protocol: ProviderProtocol, body: bytes) -> AnswerDecoder:
-    answer = make_decoder(protocol)
-    try:
-        answer.add_whole(body)
-    except UpstreamUnavailable:
-        return make_decoder(protocol)
-    return answer
-
-
-def _add_stream_events(answer: AnswerDecoder, data: bytes) -> None:
-    sse_decoder = SseDecoder()
-    try:
-        for event in [*sse_decoder.feed(data), *sse_decoder.flush()]:
-            if event.data and (text := event.data.strip()):
-                answer.decode(text, event.name)
-    except UpstreamUnavailable:
-        return
+    def _read_events(self, piece: bytes) -> None:
+        """Adds the events of a piece to the answer. What cannot be read is left out."""
+        if self._answer is not None:
+            with suppress(UpstreamUnavailable):
+                for event in self._events.feed(piece):
+                    if event.data and (text := event.data.strip()):
+                        self._answer.decode(text, event.name)
 
 
 def answer_attributes(answer: AnswerDecoder) -> dict[str, Any]:

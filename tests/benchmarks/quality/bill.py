@@ -21,18 +21,7 @@ import orjson
 from rich.console import Console
 from rich.table import Column, Table
 
-from app.simulator.messages_checks import check_messages_request, iterate_cacheable
-from app.simulator.messages_encoding import build_message, encode_message_events
-from app.simulator.messages_requests import translate_request
 from app.simulator.openai_encoding import encode_completion, encode_stream_events
-from app.simulator.prompt_caches import (
-    CacheRule,
-    CacheUse,
-    PromptCache,
-    PromptPiece,
-    list_chat_pieces,
-    list_messages_pieces,
-)
 from app.simulator.simulated_model import SimulatedAnswer
 from tests.benchmarks.quality.bill_picture import draw_bills
 from tests.benchmarks.quality.economy import OFFICE_SEED, SYSTEM, TOOLS, TURNS, WINDOW
@@ -41,6 +30,17 @@ from tests.benchmarks.quality.model import BYTES_PER_TOKEN, MARK, by_length
 from tests.benchmarks.quality.summaries import ordinary
 from tests.benchmarks.quality.talk import ADDITIVE, TIMEOUT_SECONDS, Client
 from tests.live import gateway, serving
+from tests.support.messages_checks import check_messages_request, iterate_cacheable
+from tests.support.messages_encoding import build_message, encode_message_events
+from tests.support.messages_simulator import translate_request
+from tests.support.prompt_caches import (
+    CacheRule,
+    CacheUse,
+    PromptCache,
+    PromptPiece,
+    list_chat_pieces,
+    list_messages_pieces,
+)
 
 Marks = Literal["marks", "no marks", "end only", "no gateway", "no gateway, end marked"]
 SECONDS_BETWEEN: Final = 30.0
@@ -149,18 +149,21 @@ class BilledModel:
         prompt_tokens = by_length(chat)
         use = self._meter.bill(pieces, prompt_tokens, output, is_summary=place is None)
         finish = "tool_calls" if calls else "stop"
-        answer = SimulatedAnswer(prompt_tokens, text, calls, finish, output, cache_use=use)
-        await _send(send, _encode(answer, given, speaks_messages=speaks_messages), is_stream=bool(given.get("stream")))
+        answer = SimulatedAnswer(
+            prompt_tokens, text, calls, finish, output, cached_tokens=use.read, written_tokens=use.written
+        )
+        body = _encode(answer, given, use if speaks_messages else None)
+        await _send(send, body, is_stream=bool(given.get("stream")))
 
 
 def count_tokens(text: str) -> int:
     return (len(text.encode()) + BYTES_PER_TOKEN - 1) // BYTES_PER_TOKEN
 
 
-def _encode(answer: SimulatedAnswer, given: Mapping[str, Any], *, speaks_messages: bool) -> bytes:
+def _encode(answer: SimulatedAnswer, given: Mapping[str, Any], messages_cache_use: CacheUse | None) -> bytes:
     model = given["model"]
-    if speaks_messages:
-        message = build_message(answer, message_id="msg_1", model=model)
+    if messages_cache_use is not None:
+        message = build_message(answer, message_id="msg_1", model=model, cache_use=messages_cache_use)
         return b"".join(encode_message_events(message)) if given.get("stream") else orjson.dumps(message)
     envelope = {"id": "chatcmpl-1", "created": 1_800_000_000, "model": model}
     if given.get("stream"):

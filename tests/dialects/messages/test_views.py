@@ -18,9 +18,9 @@ from app.conversation.conversation_types import LogMessage
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.provider_dialect import MessagesProviderDialect
 from app.dialects.missing_tool_results import add_missing_tool_results
-from app.simulator.messages_checks import check_messages_request, sign_thinking
 from tests.context.planned_conversation import COUNT, INSTRUCTIONS, World, words
 from tests.dialects.messages.talks import split
+from tests.support.messages_checks import check_messages_request, sign_thinking
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 LENGTHS = st.sampled_from([4, 40, 400, 1500])

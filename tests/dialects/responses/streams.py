@@ -9,7 +9,7 @@ import orjson
 
 from app.conversation.item import Item
 from app.dialects.answer_decoding import drop_cut_events
-from app.dialects.provider_dialects import make_decoder
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
 from app.dialects.sse import SseDecoder
 from app.dialects.stream_relay import RelayOptions
@@ -68,7 +68,7 @@ class RelayedStream:
     ) -> None:
         answer_format = answer_format or make_format()
         options = RelayOptions(STATUS_FIELDS, lambda _: ALL_FIELDS, "upstream")
-        self.relay = answer_format.build_relay(make_decoder(protocol, "upstream"), options)
+        self.relay = answer_format.build_relay(PROVIDER_DIALECTS[protocol].make_decoder("upstream"), options)
         relay = self.relay
         frames: list[bytes] = []
         sse_decoder = SseDecoder("upstream")

@@ -16,7 +16,7 @@ from app.dialects.answer_format import EventStyle, Progress, StoredAnswer
 from app.dialects.body.message import ChatMessage
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.message_rendering import build_output_items
-from app.dialects.provider_dialects import make_decoder
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
 from app.errors import ContextLengthExceeded, UpstreamUnavailable
 from tests.dialects.responses.streams import (
@@ -66,7 +66,7 @@ def make_completion(message: Mapping[str, Any], finish_reason: str) -> bytes:
 
 def read_whole(answer_format: ResponsesAnswerFormat, body: bytes, protocol: str = "openai") -> Answer:
     """Reads a provider's body, as the pipeline does before the answer is rendered."""
-    answer = make_decoder(protocol, "upstream")
+    answer = PROVIDER_DIALECTS[protocol].make_decoder("upstream")
     answer.add_whole(body)
     return answer_format.translate_whole_answer(answer, body)[0]
 

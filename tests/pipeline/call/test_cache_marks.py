@@ -14,7 +14,7 @@ from app.context.view.view_rendering import SUMMARY_PREAMBLE, render_summary_sec
 from app.dialects.cache_marks import TOOLS_INDEX, CacheMark
 from app.dialects.message_rendering import render_messages_for_chat, render_messages_for_responses
 from app.dialects.messages.message import MessagesMessage
-from app.dialects.provider_dialects import find_provider_dialect
+from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from tests.live import ScriptedUpstream
 from tests.support.gateway import (
     answering,
@@ -129,11 +129,11 @@ def test_blocks_that_are_not_valid_are_left_to_the_provider() -> None:
         raw = orjson.dumps({"role": "user", "content": content})
         assert len(render_messages_for_chat([raw], {0: CacheMark()})[0]) == 1
         own = MessagesMessage.from_native(raw).raw
-        find_provider_dialect("anthropic").render_messages([own], None, {}, cache_marks={0: CacheMark()})
+        PROVIDER_DIALECTS["anthropic"].render_messages([own], None, {}, cache_marks={0: CacheMark()})
 
 
 def test_thinking_gets_no_mark() -> None:
-    dialect = find_provider_dialect("anthropic")
+    dialect = PROVIDER_DIALECTS["anthropic"]
     blocks = [{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "b", "signature": "c2ln"}]
     raws = [*dump(user("x")), MessagesMessage.from_raw_blocks("assistant", dump(*blocks)).raw, *dump(user("y"))]
     rendered = dialect.render_messages(raws, None, {}, cache_marks={1: CacheMark()})

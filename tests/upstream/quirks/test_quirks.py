@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.upstream.provider_contract import ProviderQuirks
-from app.upstream.quirks import apply_quirks
+from app.upstream.quirks import fit_to_quirks
 
 CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 
@@ -25,22 +25,22 @@ def say(role: str, content: Any, **more: Any) -> dict[str, Any]:
 
 
 def merge(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    merged, _ = apply_quirks(ProviderQuirks(merge_same_role=True), raws(*messages), {})
+    merged, _ = fit_to_quirks("openai", ProviderQuirks(merge_same_role=True), raws(*messages), {})
     return [json.loads(raw) for raw in merged]
 
 
 def test_without_quirks_everything_is_the_same_object() -> None:
     messages, fields = raws(say("user", "a"), say("user", "b")), {"model": b'"m"', "max_tokens": b"5"}
-    assert apply_quirks(ProviderQuirks(), messages, fields) == (messages, fields)
-    assert apply_quirks(ProviderQuirks(), messages, fields)[0] is messages
-    assert apply_quirks(ProviderQuirks(), messages, fields)[1] is fields
+    assert fit_to_quirks("openai", ProviderQuirks(), messages, fields) == (messages, fields)
+    assert fit_to_quirks("openai", ProviderQuirks(), messages, fields)[0] is messages
+    assert fit_to_quirks("openai", ProviderQuirks(), messages, fields)[1] is fields
 
 
 def test_with_nothing_to_do_everything_is_the_same_object() -> None:
     quirks = ProviderQuirks(True, True, "max_tokens", ("store",), stream_usage=False)
     messages, fields = raws(say("system", "s"), say("user", "a")), {"model": b'"m"', "max_tokens": b"5"}
 
-    done, left = apply_quirks(quirks, messages, fields)
+    done, left = fit_to_quirks("openai", quirks, messages, fields)
 
     assert done is messages
     assert left is fields
@@ -128,7 +128,7 @@ def test_developer_messages_become_system_messages_and_then_merge() -> None:
     quirks = ProviderQuirks(merge_same_role=True, developer_to_system=True)
     messages = raws(say("system", "s"), say("developer", "d", vendor=1), say("user", "u"))
 
-    done, _ = apply_quirks(quirks, messages, {})
+    done, _ = fit_to_quirks("openai", quirks, messages, {})
 
     assert [json.loads(raw) for raw in done] == [say("system", "s\n\nd", vendor=1), say("user", "u")]
     assert done[1] is messages[2]
@@ -161,7 +161,7 @@ def test_fields_are_renamed_and_left_out(
 ) -> None:
     given_fields = dict(fields)
 
-    _, left = apply_quirks(quirks, [], fields)
+    _, left = fit_to_quirks("openai", quirks, [], fields)
 
     assert left == expected
     assert list(left) == list(expected)
@@ -190,7 +190,7 @@ def test_merging_loses_no_text_and_leaves_no_neighbours(messages: list[dict[str,
 
 
 def reshaped(quirks: ProviderQuirks, *messages: dict[str, Any]) -> list[dict[str, Any]]:
-    shown, _ = apply_quirks(quirks, raws(*messages), {})
+    shown, _ = fit_to_quirks("openai", quirks, raws(*messages), {})
     return [json.loads(raw) for raw in shown]
 
 
@@ -312,7 +312,7 @@ def test_what_stays_of_a_changed_message_stays_byte_for_byte() -> None:
     signed = b'[ {"type":"reasoning.encrypted", "data":"\\u00e9/+=", "n":1.0e2, "big":123456789012345678901234} ]'
     raw = b'{"role": "assistant", "content": "\\ud83d\\ude00", "audio": null, "reasoning_details": %b}' % signed
 
-    (shown,), _ = apply_quirks(ProviderQuirks(drop_nulls=True), [raw], {})
+    (shown,), _ = fit_to_quirks("openai", ProviderQuirks(drop_nulls=True), [raw], {})
 
     assert signed in shown
     assert b"audio" not in shown
@@ -355,4 +355,4 @@ def test_what_cannot_be_read_is_left_to_the_provider() -> None:
     messages = [b'{"role": 3}', b'{"role": 3}', b"[]", b'{"role":"assistant","tool_calls":3}', b"{"]
     quirks = ProviderQuirks(merge_same_role=True, developer_to_system=True, tool_call_ids="alnum9", reasoning="drop")
 
-    assert apply_quirks(quirks, messages, {})[0] is messages
+    assert fit_to_quirks("openai", quirks, messages, {})[0] is messages

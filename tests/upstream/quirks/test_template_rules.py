@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.context.count.tokenizers import load_tokenizer
 from app.settings import load_settings
 from app.upstream.provider_contract import ProviderQuirks
-from app.upstream.quirks import apply_quirks
+from app.upstream.quirks import fit_to_quirks
 from app.upstream.quirks.role_alternation import BRIDGING_ASSISTANT_TEXT, OPENING_USER_TEXT
 from tests.support.chat_counter import ChatCounter
 from tests.upstream.quirks.templates import rules
@@ -45,7 +45,7 @@ def preset(name: str) -> ProviderQuirks:
 
 
 def through(quirks: ProviderQuirks, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    shown, _ = apply_quirks(quirks, [json.dumps(message).encode() for message in messages], {})
+    shown, _ = fit_to_quirks("openai", quirks, [json.dumps(message).encode() for message in messages], {})
     return [json.loads(raw) for raw in shown]
 
 
@@ -85,9 +85,9 @@ def test_no_word_is_lost_doubled_or_moved(name: str, data: st.DataObject) -> Non
 @pytest.mark.parametrize("name", PRESETS)
 @given(data=st.data())
 def test_what_fits_is_not_changed_again(name: str, data: st.DataObject) -> None:
-    shown, _ = apply_quirks(preset(name), [json.dumps(m).encode() for m in data.draw(talks())], {})
+    shown, _ = fit_to_quirks("openai", preset(name), [json.dumps(m).encode() for m in data.draw(talks())], {})
 
-    assert apply_quirks(preset(name), shown, {})[0] is shown
+    assert fit_to_quirks("openai", preset(name), shown, {})[0] is shown
 
 
 @pytest.mark.parametrize("name", PRESETS)

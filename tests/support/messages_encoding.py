@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from app.simulator.simulated_model import SimulatedAnswer
+from tests.support.prompt_caches import NO_CACHE_USE, CacheUse
 
 STOP_REASONS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 JSON_PIECE_CHARS: Final = 12
@@ -21,6 +22,7 @@ def build_message(
     message_id: str,
     model: str,
     thinking: Sequence[Mapping[str, Any]] = (),
+    cache_use: CacheUse = NO_CACHE_USE,
 ) -> dict[str, Any]:
     """Builds the message of a simulated answer.
 
@@ -42,12 +44,12 @@ def build_message(
         "content": blocks,
         "stop_reason": STOP_REASONS[answer.finish_reason],
         "stop_sequence": None,
-        "usage": {**_build_prompt_usage(answer), "output_tokens": answer.completion_tokens},
+        "usage": {**_build_prompt_usage(answer, cache_use), "output_tokens": answer.completion_tokens},
     }
 
 
-def _build_prompt_usage(answer: SimulatedAnswer) -> dict[str, Any]:
-    read, written, long_written = answer.cache_use
+def _build_prompt_usage(answer: SimulatedAnswer, cache_use: CacheUse) -> dict[str, Any]:
+    read, written, long_written = cache_use
     by_lifetime = {"ephemeral_5m_input_tokens": written - long_written, "ephemeral_1h_input_tokens": long_written}
     return {
         "input_tokens": answer.prompt_tokens - read - written,
