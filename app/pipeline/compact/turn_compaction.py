@@ -146,7 +146,7 @@ class TurnCompactor:
             folded_summaries: the summaries that it folds, if it is a fold.
 
         Raises:
-            GatewayError, WriteConflict: as `Compactor.rewrite_summary`.
+            GatewayError, WriteConflict: as `SummaryMaker.rewrite_summary`.
         """
         conversation, words = turn.resolved_request.conversation, view.words
         if summary.versions_digest != words.compute_digest(summary.from_seq, summary.to_seq):
@@ -171,7 +171,7 @@ class TurnCompactor:
             style=_choose_style_of_rewritten_summary(turn.policy) if summary.from_seq == 0 else "additive",
         )
         job = dataclasses.replace(self._build_empty_job(turn, view), client_words=words)
-        return await self.compactor.rewrite_summary(job, source, summary)
+        return await self.compactor.maker.rewrite_summary(job, source, summary)
 
     async def build_job(self, turn: Turn, view: View) -> CompactionJob:
         """Builds the job for the ranges of a view's plan, with the log tail that they are made from."""
