@@ -52,9 +52,8 @@ class CheckpointPlanner:
         is_requested = summarize in {"now", "ahead"}
         # A checkpoint on request or ahead of need starts from the view with the newest checkpoint. Otherwise the view
         # with the fewest summarized messages is best.
-        view = (
-            None if is_requested else self._find_fitting_view()
-        ) or self._shortening_planner.candidates.list_with_needed_folds()[-1]
+        view = None if is_requested else self._find_fitting_view()
+        view = view or self._shortening_planner.candidates.list_with_needed_folds()[-1]
         if is_requested or not view.summaries:
             return self._plan_from_view(view, summarize)
         # Before a first checkpoint is shown, masking alone may keep the whole log within the limit, and loses less.

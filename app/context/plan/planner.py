@@ -156,10 +156,8 @@ class _AdditivePlanner:
         last_boundary_seq = min(last.boundary.to_seq, end_seq)
         asked_seq = min(last.asked_seq, end_seq)
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
-        for views in (
-            self._shortening_planner.candidates.list_with_needed_folds(),
-            self._shortening_planner.candidates.list_with_all_folds(),
-        ):
+        candidates = self._shortening_planner.candidates
+        for views in (candidates.list_with_needed_folds(), candidates.list_with_all_folds()):
             short = [view for view in views if self._is_under_threshold(view) and view.boundary.to_seq >= asked_seq]
             usable = [
                 view
