@@ -88,42 +88,6 @@ class Compactor:
     metrics: Metrics = NO_METRICS
     _running_work: dict[RangeKey, _SharedWork] = field(default_factory=dict, init=False)
 
-    async def compact(
-        self,
-        job: CompactionJob,
-        on_start: Callable[[], None] | None = None,
-        on_summary: Callable[[Summary], None] | None = None,
-    ) -> CompactionResult:
-        """Makes or finds the summaries of a job's ranges. If the model fails, a summary is mechanical.
-
-        Args:
-            job: the ranges to summarize.
-            on_start: called once, before the first summarizer call that the job waits for; never if all summaries are
-                found.
-            on_summary: called with each summary when it is ready.
-        """
-        return await self._run_job(job, on_start, on_summary)
-
-    async def rewrite_summary(self, job: CompactionJob, source: SummarySource, summary: Summary) -> Summary:
-        """Writes a stored summary again by a model, and stores the text as the next revision.
-
-        Args:
-            job: a job without ranges, for the model, the policy and the limits.
-            source: the summary's range, with the material to read.
-            summary: the stored summary.
-
-        Raises:
-            ConversationBusy: another process holds the lease of the range.
-            UpstreamUnavailable: no model wrote a usable summary; nothing changed.
-            WriteConflict: the summary was revised or deleted meanwhile; nothing changed.
-            StoreUnavailable: the summary could not be stored.
-        """
-        return await self.maker.rewrite_summary(job, source, summary)
-
-    async def precompact(self, job: CompactionJob) -> CompactionResult:
-        """Makes summaries that no request waits for yet: by a model, or not at all."""
-        return await self._run_job(job, is_ahead=True)
-
     async def wait_for_precompaction(
         self, conversation_id: str, on_start: Callable[[], None] | None
     ) -> CompactionResult | None:
@@ -156,7 +120,7 @@ class Compactor:
         results = [range_result for range_result in outcomes if isinstance(range_result, RangeResult)]
         return _build_result(results, round((self.monotonic() - started_at) * 1000))
 
-    async def _run_job(
+    async def compact(
         self,
         job: CompactionJob,
         on_start: Callable[[], None] | None = None,
@@ -164,7 +128,16 @@ class Compactor:
         *,
         is_ahead: bool = False,
     ) -> CompactionResult:
-        """Makes the summary of each range, or joins the task that already makes it."""
+        """Makes or finds the summaries of a job's ranges, or joins the tasks that make them. If the model fails, a
+        summary is mechanical.
+
+        Args:
+            job: the ranges to summarize.
+            on_start: called once, before the first summarizer call that the job waits for; never if all summaries are
+                found.
+            on_summary: called with each summary when it is ready.
+            is_ahead: no request waits for the summaries yet: a model makes them, or nobody.
+        """
         started_at = self.monotonic()
         listener = _StartListener(on_start)
         slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
@@ -222,12 +195,9 @@ class Compactor:
     def _finish_work(self, key: RangeKey, work: _SharedWork, task: asyncio.Task[RangeResult]) -> None:
         """Removes finished work. The next caller finds its result in the store."""
         del self._running_work[key]
-        self._record_metrics(key, work, task)
+        self.metrics.running_compactions.dec()
         if not task.cancelled() and task.exception() is None and (warning := task.result().warning):
             log.info("a range of the log was not summarized by a model: %s", warning)
-
-    def _record_metrics(self, key: RangeKey, work: _SharedWork, task: asyncio.Task[RangeResult]) -> None:
-        self.metrics.running_compactions.dec()
         if not self.metrics.is_on:
             return
         outcome = "cancelled" if task.cancelled() else "failed" if task.exception() else task.result().outcome

@@ -134,8 +134,16 @@ class SummaryMaker:
     async def rewrite_summary(self, job: CompactionJob, source: SummarySource, stored_summary: Summary) -> Summary:
         """Writes the next revision of a stored summary, by a model; never mechanically.
 
+        Args:
+            job: a job without ranges, for the model, the policy and the limits.
+            source: the summary's range, with the material to read.
+            stored_summary: the summary to write again.
+
         Raises:
-            ConversationBusy, UpstreamUnavailable, WriteConflict, StoreUnavailable: as `Compactor.rewrite_summary`.
+            ConversationBusy: another process holds the lease of the range.
+            UpstreamUnavailable: no model wrote a usable summary; nothing changed.
+            WriteConflict: the summary was revised or deleted meanwhile; nothing changed.
+            StoreUnavailable: the summary could not be stored.
         """
         async with self.leases.hold_lease(job.root, source.lease_key, job.wait_seconds) as lease:
             request = self._build_summary_request(job, source, lease)

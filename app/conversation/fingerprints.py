@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from app.conversation.canonical_form import encode_utf8
 from app.conversation.identity import ALGORITHM, LinkPosition
 from app.conversation.item import Item
 
@@ -63,7 +64,7 @@ class FingerprintScope:
         parts = [tenant, end_user or "", *(hint or ())]
         self._hash = hashlib.sha256(f"{ALGORITHM}/fingerprint\0".encode())
         for part in parts:
-            encoded = part.encode("utf-8", "surrogatepass")
+            encoded = encode_utf8(part)
             self._hash.update(len(encoded).to_bytes(8, "big") + encoded)
 
     def compute_fingerprint(self, kind: FingerprintKind, value: bytes) -> Fingerprint:
@@ -94,11 +95,11 @@ class FingerprintScope:
             found.append(self.compute_fingerprint("skeleton", position.skeleton_link))
         if answer.calls_tools:
             # Names and arguments in their canonical form: many clients write the JSON of the arguments anew.
-            ids = _encode("\1".join(str(call.id) for call in answer.calls))
+            ids = encode_utf8("\1".join(str(call.id) for call in answer.calls))
             found.append(self.compute_fingerprint("calls", ids + b"\0" + (answer.canonical_form or b"")))
             return found
         return found + [
-            self.compute_fingerprint("words", _encode(words)) for words in list_known_words(answer, earlier_answers)
+            self.compute_fingerprint("words", encode_utf8(words)) for words in list_known_words(answer, earlier_answers)
         ]
 
 
@@ -150,7 +151,3 @@ def extract_summary(answer: str) -> str:
 def list_digests(fingerprints: Sequence[Fingerprint]) -> tuple[bytes, ...]:
     """Returns the digests in ascending order, each once: two writers that lock rows in one order cannot deadlock."""
     return tuple(sorted({one.digest for one in fingerprints}))
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")

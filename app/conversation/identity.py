@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from app.conversation.canonical_form import encode_utf8
 from app.conversation.item import Item
 
 ALGORITHM = "concertina-1-sha256"
@@ -40,13 +41,9 @@ def _hash_for_purpose(purpose: str, data: bytes) -> bytes:
     return hashlib.sha256(f"{ALGORITHM}/{purpose}\0".encode() + data).digest()
 
 
-def _encode_tenant(tenant: str) -> bytes:
-    return tenant.encode("utf-8", "surrogatepass")
-
-
 def compute_first_link(tenant: str) -> bytes:
     """Returns the link before a tenant's first message: 16 bytes."""
-    return _hash_for_purpose("link", _encode_tenant(tenant))[:LINK_BYTES]
+    return _hash_for_purpose("link", encode_utf8(tenant))[:LINK_BYTES]
 
 
 def compute_next_link(link: bytes, part: bytes | None) -> bytes:
@@ -69,7 +66,7 @@ class LinkPosition(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=TENANT_CACHE_SIZE)
 def compute_start_position(tenant: str) -> LinkPosition:
     """Returns the position of both chains before a tenant's first message."""
-    skeleton = _hash_for_purpose("skeleton", _encode_tenant(tenant))[:LINK_BYTES]
+    skeleton = _hash_for_purpose("skeleton", encode_utf8(tenant))[:LINK_BYTES]
     return LinkPosition(link=compute_first_link(tenant), skeleton_link=skeleton, is_in_skeleton=False)
 
 
@@ -94,7 +91,7 @@ def compute_links_after_messages(messages: Iterable[Item], start: LinkPosition) 
 def compute_family_root(tenant: str, first_link: bytes) -> str:
     """Returns the root that all branches of one family share: 16 hex digits, computed from the tenant and the first
     message's link."""
-    return _hash_for_purpose("root", first_link + _encode_tenant(tenant)).hex()[:ROOT_HEX_DIGITS]
+    return _hash_for_purpose("root", first_link + encode_utf8(tenant)).hex()[:ROOT_HEX_DIGITS]
 
 
 def make_conversation_id(root: str, random: Callable[[int], bytes]) -> str:
@@ -144,7 +141,7 @@ def compute_prefix_digests(
 @lru_cache(maxsize=TENANT_CACHE_SIZE)
 def _make_prefix_hash(tenant: str) -> Any:
     """Returns a sha256 that has hashed only the tenant. The caller must copy it."""
-    return hashlib.sha256(_hash_for_purpose("prefix", _encode_tenant(tenant)))
+    return hashlib.sha256(_hash_for_purpose("prefix", encode_utf8(tenant)))
 
 
 def compute_anchor_digest(tenant: str, kind: str, value: bytes) -> bytes:
@@ -153,7 +150,7 @@ def compute_anchor_digest(tenant: str, kind: str, value: bytes) -> bytes:
     Args:
         kind: what `value` is, such as ``answer``, ``call`` or the name of a header.
     """
-    return _hash_for_purpose(f"anchor/{kind}", _encode_tenant(tenant) + b"\0" + value)[:LINK_BYTES]
+    return _hash_for_purpose(f"anchor/{kind}", encode_utf8(tenant) + b"\0" + value)[:LINK_BYTES]
 
 
 class PrefixCache(Generic[Value]):

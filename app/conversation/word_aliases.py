@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from importlib.resources import files
 from itertools import chain
 from typing import Final, NamedTuple
 
 from app.conversation.search_terms import COMMON_TERMS, extract_terms
-from app.conversation.word_groups import SAME_MEANING, SAME_WORD
 
 MAX_ALIASES: Final = 64
 """The most aliases of one question. Those with the highest weights stay."""
@@ -101,8 +101,17 @@ def _derive_words(stem: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in derived if word != stem))
 
 
-def _iterate_meaning_pairs(table: str) -> Iterator[tuple[str, str]]:
-    for line in table.strip().splitlines():
+def _read_tables() -> tuple[list[str], str]:
+    """Returns the tables of `word_groups.txt`, which says what they mean: lines of words that mean the same, and the
+    text with the forms of words."""
+    text = files(__package__).joinpath("word_groups.txt").read_text("utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    end = lines.index("[same word]")
+    return lines[1:end], " ".join(lines[end + 1 :])
+
+
+def _iterate_meaning_pairs(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for line in lines:
         head, colon, kinds = line.rpartition(":")
         words = [word.strip() for word in kinds.split(",")]
         for word in [head.strip()] if colon else words:
@@ -140,5 +149,6 @@ def _build_alias_table(pairs: Iterable[tuple[str, str]]) -> Mapping[str, tuple[s
     return {key: tuple(aliases) for key, aliases in table.items()}
 
 
-_SAME_WORDS: Final = _build_alias_table(chain(_iterate_form_pairs(SAME_WORD), _iterate_number_pairs()))
-_SAME_MEANINGS: Final = _build_alias_table(_iterate_meaning_pairs(SAME_MEANING))
+_MEANING_LINES, _FORM_GROUPS = _read_tables()
+_SAME_WORDS: Final = _build_alias_table(chain(_iterate_form_pairs(_FORM_GROUPS), _iterate_number_pairs()))
+_SAME_MEANINGS: Final = _build_alias_table(_iterate_meaning_pairs(_MEANING_LINES))

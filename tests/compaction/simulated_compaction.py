@@ -115,7 +115,7 @@ def job_for(
 async def rewrite(compactor: Compactor, job: CompactionJob, summary: Summary) -> Summary:
     """Writes the summary of a job's only range again."""
     (source,) = build_summary_sources(job)
-    return await compactor.rewrite_summary(job, source, summary)
+    return await compactor.maker.rewrite_summary(job, source, summary)
 
 
 SOURCE_FIELDS = {field.name for field in fields(SummarySource)}

@@ -250,7 +250,7 @@ async def test_a_fold_that_a_model_refuses_keeps_lines_of_its_chunks() -> None:
 
 async def test_what_nobody_waits_for_is_left_off_at_the_end() -> None:
     scene, job = Scene(is_open=False), job_for(log_of(talk(10)))
-    ahead = asyncio.create_task(scene.compactor.precompact(job))
+    ahead = asyncio.create_task(scene.compactor.compact(job, is_ahead=True))
     await scene.router.asked(1)
     await scene.compactor.aclose(60.0)
     with pytest.raises(asyncio.CancelledError):
@@ -260,13 +260,13 @@ async def test_what_nobody_waits_for_is_left_off_at_the_end() -> None:
 
 async def test_nothing_is_made_ahead_without_a_model() -> None:
     scene = Scene(options=SimulatorOptions(faults=SimulatedFaults(status=500)))
-    result = await scene.compactor.precompact(job_for(log_of(talk(10))))
+    result = await scene.compactor.compact(job_for(log_of(talk(10))), is_ahead=True)
     assert (result.has_run, result.outcome, result.summaries, scene.stored) == (False, "none", (), [])
 
 
 async def test_who_needs_what_is_being_prepared_waits_for_it_and_is_told() -> None:
     scene, job = Scene(is_open=False), job_for(log_of(talk(10)))
-    ahead = asyncio.create_task(scene.compactor.precompact(job))
+    ahead = asyncio.create_task(scene.compactor.compact(job, is_ahead=True))
     await scene.router.asked(1)
     told = asyncio.Event()
     needed = asyncio.create_task(scene.compactor.compact(job, on_start=told.set))
@@ -279,7 +279,7 @@ async def test_who_needs_what_is_being_prepared_waits_for_it_and_is_told() -> No
 
 async def test_who_waits_for_what_is_made_ahead_goes_on_although_it_fails_or_is_left_off() -> None:
     failing, job = Scene(options=SimulatorOptions(faults=SimulatedFaults(status=500))), job_for(log_of(talk(10)))
-    ahead = asyncio.create_task(failing.compactor.precompact(job))
+    ahead = asyncio.create_task(failing.compactor.compact(job, is_ahead=True))
     await asyncio.sleep(0)
     found = await failing.compactor.wait_for_precompaction(job.conversation_id, None)
     assert found is not None
@@ -287,7 +287,7 @@ async def test_who_waits_for_what_is_made_ahead_goes_on_although_it_fails_or_is_
     assert await failing.compactor.wait_for_precompaction(job.conversation_id, None) is None
 
     closing = Scene(is_open=False)
-    ahead = asyncio.create_task(closing.compactor.precompact(job))
+    ahead = asyncio.create_task(closing.compactor.compact(job, is_ahead=True))
     await closing.router.asked(1)
     assert await closing.compactor.wait_for_precompaction("another", None) is None
     waiting = asyncio.create_task(closing.compactor.wait_for_precompaction(job.conversation_id, None))
@@ -301,7 +301,7 @@ async def test_who_waits_for_what_is_made_ahead_goes_on_although_it_fails_or_is_
 
 
 async def test_a_refusal_is_not_stored_and_a_model_writes_the_summary_later() -> None:
-    said = ["I'm sorry, but I can't help with that request."] * 2
+    said = ["I'm sorry, but I can't help with that request."]
     scene = Scene(said=lambda body: {"content": said.pop() if said else "Colleagues and their lockers."})
     job = job_for(log_of(talk(20)))
     result = await scene.compactor.compact(job)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace as copied
+from functools import partial
 from typing import Any
 
 import orjson
@@ -95,7 +96,9 @@ class StoredTalk:
 
 
 Compact = Callable[[Compactor, CompactionJob], Awaitable[CompactionResult]]
-WAYS = pytest.mark.parametrize("compact", [Compactor.compact, Compactor.precompact], ids=["when needed", "ahead"])
+WAYS = pytest.mark.parametrize(
+    "compact", [Compactor.compact, partial(Compactor.compact, is_ahead=True)], ids=["when needed", "ahead"]
+)
 
 
 def is_without_result(world: StoredTalk, result: CompactionResult) -> bool:

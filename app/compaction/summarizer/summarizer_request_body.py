@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import orjson
 
@@ -15,7 +14,7 @@ from app.compaction.summarizer.prompts import (
 )
 from app.compaction.summarizer.summary_request import NoUsableSummary
 from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_transcript
-from app.context.plan.budget import SUMMARY_INSTRUCTION_TOKENS, compute_summary_token_limit
+from app.context.plan.budget import MIN_SUMMARY_INPUT_TOKENS, SUMMARY_CALL_MARGIN_RATIO
 from app.context.plan.policy import ContextPolicy
 from app.context.view.cache_boundaries import find_cache_marks
 from app.context.view.view_rendering import ViewTokenCounter
@@ -28,13 +27,6 @@ from app.dialects.summarizer_fields import CACHED_PREFIX_FIELDS, RESERVED_FIELDS
 from app.errors import InvalidRequest
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.quirks import fit_to_quirks
-
-MARGIN_RATIO: Final = 0.06
-"""The share of the window that is left free, because our count of the prompt is an estimate."""
-MIN_INPUT_TOKENS: Final = 128
-INSTRUCTION_TOKENS: Final = SUMMARY_INSTRUCTION_TOKENS
-MATERIAL_SHARE: Final = 0.85
-"""The share of a transcript that its messages take; the rest is lines that name speakers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,7 @@ class CallBudget:
 
     @property
     def max_prompt_tokens(self) -> int:
-        return self.window_tokens - self.output_tokens - round(self.window_tokens * MARGIN_RATIO)
+        return self.window_tokens - self.output_tokens - round(self.window_tokens * SUMMARY_CALL_MARGIN_RATIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +59,7 @@ class TranscriptPrompt:
             "user", build_transcript_prompt(self.instruction, "0" * 8, "", limit_tokens=self.limit_tokens)
         )
         return max(
-            MIN_INPUT_TOKENS,
+            MIN_SUMMARY_INPUT_TOKENS,
             int(
                 (call_budget.max_prompt_tokens - call_budget.counter.count_message(empty_message))
                 * call_budget.input_share
@@ -103,7 +95,7 @@ class CachedViewPrompt:
         tokens += sum(
             call_budget.counter.count(raw.decode()) for name, raw in self.fields.items() if name in CACHED_PREFIX_FIELDS
         )
-        # Without MARGIN_RATIO: the provider has accepted these messages before, so they fit.
+        # Without SUMMARY_CALL_MARGIN_RATIO: the provider has accepted these messages before, so they fit.
         if tokens > call_budget.window_tokens - call_budget.output_tokens:
             raise NoUsableSummary("the conversation does not fit into the summarizer's window")
         return [*self.view_prefix, user_message.raw]
@@ -137,19 +129,6 @@ class FollowUpPrompt:
 
 SummaryPrompt = TranscriptPrompt | CachedViewPrompt | FollowUpPrompt
 """A prompt that can be built for any budget. `build_messages` raises `NoUsableSummary` if the messages cannot fit."""
-
-
-def compute_max_input_tokens(policy: ContextPolicy, window_tokens: int) -> int:
-    """Computes how many tokens of the log one summarizer call can read, as the provider counts. Ranges are cut to this.
-
-    Args:
-        policy: the policy with the summary's limit.
-        window_tokens: context window of the summarizer.
-    """
-    output_tokens = min(compute_summary_token_limit(policy, window_tokens), window_tokens // 4)
-    margin = round(window_tokens * MARGIN_RATIO)
-    room_tokens = window_tokens - output_tokens - margin - INSTRUCTION_TOKENS
-    return max(MIN_INPUT_TOKENS, int(room_tokens * MATERIAL_SHARE))
 
 
 def build_summarizer_body(

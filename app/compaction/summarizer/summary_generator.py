@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from typing import Final
 
 from app.compaction.summarizer.prompts import compute_prompt_version
-from app.compaction.summarizer.summarizer_backoffs import UNPROCESSABLE_STATUSES, SummarizerBackoffs
 from app.compaction.summarizer.summarizer_call import SummarizerClient
 from app.compaction.summarizer.summary_request import (
     SAME_MODEL,
-    EmptySummary,
     GeneratedSummary,
     NoUsableSummary,
     SummaryRequest,
@@ -25,13 +24,23 @@ from app.errors import GatewayError, UpstreamRefused, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.store.key_budgets import KeyBudgets
 from app.store.usage_recorder import UsageRecorder
+from app.upstream.routing.circuit_breaker import CircuitBreaker
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
+
+MAX_FAILURES: Final = 3
+"""How many failures in a row begin a backoff of a model for a conversation."""
+FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 30.0, 600.0
+"""The first backoff, and the longest. Each failure after a backoff doubles it."""
+MAX_BREAKERS: Final = 2_048
+UNPROCESSABLE_STATUSES: Final = frozenset({400, 413, 422})
+"""Statuses of refusals that are about the prompt, not about the model or its provider."""
 
 
 @dataclass(eq=False, kw_only=True)
 class SummaryGenerator:
-    """Generates summaries through the router. After three failures in a row a model is not called for a while.
+    """Generates summaries through the router. After three failures in a row a model is not called for a while, for that
+    conversation. (A provider that fails for all of them has the breaker of its deployment.)
 
     Args:
         router: finds the deployments of a model and falls back from one to the next.
@@ -51,9 +60,7 @@ class SummaryGenerator:
     key_budgets: KeyBudgets | None = None
     metrics: Metrics = NO_METRICS
 
-    @cached_property
-    def _backoffs(self) -> SummarizerBackoffs:
-        return SummarizerBackoffs(self.monotonic)
+    _breakers: OrderedDict[tuple[str, str, str], CircuitBreaker] = field(default_factory=OrderedDict, init=False)
 
     async def generate_summary(self, request: SummaryRequest) -> GeneratedSummary:
         """Generates a summary, and appends the values that the model left out.
@@ -79,31 +86,36 @@ class SummaryGenerator:
 
     def compute_backoff_seconds(self, request: SummaryRequest) -> float:
         """Computes the seconds until one of the request's models may be called again; 0 if one may be called now."""
-        return min(
-            self._backoffs.find_backoff(model, request.job.tenant, request.job.root).seconds_until_trial
-            for model in _list_models(request)
-        )
+        return min(self._find_breaker(model, request).seconds_until_trial for model in _list_models(request))
+
+    def _find_breaker(self, model: str, request: SummaryRequest) -> CircuitBreaker:
+        """Returns the breaker of a model for a conversation. Above `MAX_BREAKERS`, the one used longest ago goes."""
+        key = model, request.job.tenant, request.job.root
+        if key not in self._breakers:
+            self._breakers[key] = CircuitBreaker(
+                MAX_FAILURES, FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, self.monotonic
+            )
+        self._breakers.move_to_end(key)
+        while len(self._breakers) > MAX_BREAKERS:
+            self._breakers.popitem(last=False)
+        return self._breakers[key]
 
     async def _generate_with_model(self, model: str, request: SummaryRequest) -> GeneratedSummary:
         """Generates a summary by one model, unless the model is backing off."""
-        backoff = self._backoffs.find_backoff(model, request.job.tenant, request.job.root)
-        if not backoff.try_enter():
+        breaker = self._find_breaker(model, request)
+        if not breaker.try_enter():
             raise NoUsableSummary(
-                f"the summarizer has failed too often and gets no calls for {backoff.seconds_until_trial:.0f} s"
+                f"the summarizer has failed too often and gets no calls for {breaker.seconds_until_trial:.0f} s"
             )
-        is_settled = False
         try:
             summary = await self._write_summary(model, request)
-            backoff.record_success()
-            is_settled = True
-        except (NoUsableSummary, GatewayError) as error:
-            backoff.record_failure(error)
-            is_settled = True
+            breaker.record_success()
+        except (NoUsableSummary, GatewayError):
+            breaker.record_failure()
             raise
         finally:
             # A cancellation says nothing about the model, so the trial that it took is given back.
-            if not is_settled:
-                backoff.cancel_trial()
+            breaker.cancel_trial()
         return summary
 
     async def _write_summary(self, model: str, request: SummaryRequest) -> GeneratedSummary:
@@ -141,8 +153,6 @@ async def _write_summary_text(writer: SummaryWriter, model: str) -> str:
     if has_material and model == request.job.model and request.job.policy.summarizer.form != "transcript":
         try:
             return await writer.write_from_cached_view()
-        except EmptySummary:
-            writer.may_repeat = False  # the transcript is the second request
         except NoUsableSummary:
             pass
         except UpstreamRefused as refusal:

@@ -68,22 +68,16 @@ def make_patch_image_cost(multiplier: float, max_patches: int = 1536) -> ImageCo
     return cost
 
 
-def make_grid_image_cost(patch_pixels: int, long_side_pixels: int, max_patches: int) -> ImageCost:
-    """The image is shrunk to `long_side_pixels` and to `max_patches` patches; each patch costs a token."""
+def make_grid_image_cost(
+    patch_pixels: int, long_side_pixels: int, *, max_patches: int | None = None, row_end_tokens: int = 0
+) -> ImageCost:
+    """The image is shrunk to `long_side_pixels` and to `max_patches` patches; each patch costs a token, and the end of
+    each row of patches `row_end_tokens`."""
 
     def cost(width: int, height: int, is_low: bool) -> int:
         shrink = min(1.0, long_side_pixels / max(width, height)) / patch_pixels
-        return min(max_patches, math.ceil(width * shrink) * math.ceil(height * shrink))
-
-    return cost
-
-
-def make_row_image_cost(patch_pixels: int, long_side_pixels: int) -> ImageCost:
-    """The image is shrunk to `long_side_pixels`; each patch costs a token, and each row of patches one more."""
-
-    def cost(width: int, height: int, is_low: bool) -> int:
-        shrink = min(1.0, long_side_pixels / max(width, height)) / patch_pixels
-        return (math.ceil(width * shrink) + 1) * math.ceil(height * shrink)
+        tokens = (math.ceil(width * shrink) + row_end_tokens) * math.ceil(height * shrink)
+        return tokens if max_patches is None else min(max_patches, tokens)
 
     return cost
 
@@ -147,8 +141,8 @@ IMAGE_RULES: Final = (
     ImageRule("gpt-5", r"^gpt-5", make_tile_image_cost(70, 140)),
     # https://platform.claude.com/docs/en/build-with-claude/vision: a token for each 28 x 28 pixels (before: width x
     # height / 750, which is 4 % more), after the image was shrunk to the model's native resolution.
-    ImageRule("claude-large", r"claude-opus-(4[-.][7-9]|[5-9])", make_grid_image_cost(28, 2576, 4784)),
-    ImageRule("claude", r"claude", make_grid_image_cost(28, 1568, 1568)),
+    ImageRule("claude-large", r"claude-opus-(4[-.][7-9]|[5-9])", make_grid_image_cost(28, 2576, max_patches=4784)),
+    ImageRule("claude", r"claude", make_grid_image_cost(28, 1568, max_patches=1568)),
     # https://ai.google.dev/gemini-api/docs/media-resolution: the default of Gemini 3 is 1,120 for each image.
     ImageRule("gemini-3", r"gemini-([3-9]|\d\d)", make_fixed_image_cost(1120)),
     # https://ai.google.dev/gemini-api/docs/image-understanding (token calculation): 258 up to 384 pixels, then for each
@@ -164,10 +158,10 @@ IMAGE_RULES: Final = (
     ImageRule("qwen2-vl", r"qwen-?2(\.5)?-?vl|qwen-vl", make_rounded_image_cost(28, 4, 16_384)),
     # https://huggingface.co/mistral-community/pixtral-12b, processor and preprocessor configuration: patches of 16
     # pixels, 1,024 on the longer side, [IMG_BREAK] or [IMG_END] after each row.
-    ImageRule("pixtral", r"pixtral", make_row_image_cost(16, 1024)),
+    ImageRule("pixtral", r"pixtral", make_grid_image_cost(16, 1024, row_end_tokens=1)),
     # https://huggingface.co/mistralai/Mistral-Small-3.1-24B-Instruct-2503, params.json: patches of 14 pixels, merged
     # 2 x 2; 1,540 on the longer side.
-    ImageRule("mistral", r"mistral-(small|medium)|magistral", make_row_image_cost(28, 1540)),
+    ImageRule("mistral", r"mistral-(small|medium)|magistral", make_grid_image_cost(28, 1540, row_end_tokens=1)),
     # https://huggingface.co/docs/transformers/model_doc/llava and llava_next: 24 x 24 patches, at most five crops.
     ImageRule("llava-next", r"llava.*(1\.6|next)", make_fixed_image_cost(5 * 576)),
     ImageRule("llava", r"llava", make_fixed_image_cost(576)),

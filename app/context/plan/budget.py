@@ -25,6 +25,12 @@ SUMMARY_INSTRUCTION_TOKENS = 400
 """Tokens of the instruction for a summary and of the fence, rounded up. Used while ranges are planned, before there is
 a prompt to count."""
 
+SUMMARY_CALL_MARGIN_RATIO = 0.06
+"""The share of a summarizer's window that is left free, because our count of the prompt is an estimate."""
+MIN_SUMMARY_INPUT_TOKENS = 128
+SUMMARY_MATERIAL_SHARE = 0.85
+"""The share of a transcript that its messages take; the rest is lines that name speakers."""
+
 UNREACHABLE_TOKENS = 1 << 62
 """A threshold that no view reaches."""
 
@@ -195,3 +201,16 @@ def compute_summary_token_limit(policy: ContextPolicy, window: int) -> int:
     """
     share = compute_planned_window(policy, window) // SUMMARY_WINDOW_DIVISOR
     return min(policy.summarizer.max_summary_tokens, max(MIN_SUMMARY_TOKENS, share))
+
+
+def compute_max_input_tokens(policy: ContextPolicy, window_tokens: int) -> int:
+    """Returns how many tokens of the log one summarizer call can read, as the provider counts. Ranges are cut to this.
+
+    Args:
+        policy: the policy with the summary's limit.
+        window_tokens: context window of the summarizer.
+    """
+    output_tokens = min(compute_summary_token_limit(policy, window_tokens), window_tokens // 4)
+    margin = round(window_tokens * SUMMARY_CALL_MARGIN_RATIO)
+    room_tokens = window_tokens - output_tokens - margin - SUMMARY_INSTRUCTION_TOKENS
+    return max(MIN_SUMMARY_INPUT_TOKENS, int(room_tokens * SUMMARY_MATERIAL_SHARE))

@@ -24,7 +24,7 @@ from app.context.plan.budget import (
 from app.context.plan.log_rounds import LogTail, find_round_start
 from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange
 from app.context.plan.policy import ContextPolicy
-from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
+from app.context.plan.view_candidates import ViewCandidate
 from app.context.stages.draft import Draft
 from app.context.stages.mask_results import mask_read_results_fully
 from app.context.stages.shortening_planner import ShorteningPlanner
@@ -52,7 +52,8 @@ class CheckpointPlanner:
         is_requested = summarize in {"now", "ahead"}
         # A checkpoint on request or ahead of need starts from the view with the newest checkpoint. Otherwise the view
         # with the fewest summarized messages is best.
-        view = (None if is_requested else self._find_fitting_view()) or self._candidates.list_with_needed_folds()[-1]
+        view = None if is_requested else self._find_fitting_view()
+        view = view or self._shortening_planner.candidates.list_with_needed_folds()[-1]
         if is_requested or not view.summaries:
             return self._plan_from_view(view, summarize)
         # Before a first checkpoint is shown, masking alone may keep the whole log within the limit, and loses less.
@@ -96,7 +97,7 @@ class CheckpointPlanner:
 
         Returns None if that does not fit, if the trigger is reached, or if a view with a checkpoint was sent before.
         """
-        last, view = self.outline.last_view, self._candidates.build_whole_log_view()
+        last, view = self.outline.last_view, self._shortening_planner.candidates.build_whole_log_view()
         if last.boundary.to_seq or last.asked_seq or self._reaches_token_trigger(view.tokens):
             return None
         if not self._shortening_planner.has_loaded_tail(view):
@@ -117,7 +118,7 @@ class CheckpointPlanner:
         breaks the prompt cache.
         """
         last = self.outline.last_view
-        for view in self._candidates.list_with_needed_folds():
+        for view in self._shortening_planner.candidates.list_with_needed_folds():
             tokens = self.budget.calibrate_tokens(view.tokens)
             is_short = tokens <= self.budget.limit and not self._reaches_token_trigger(view.tokens)
             goes_back = view.boundary.to_seq < last.boundary.to_seq
@@ -265,7 +266,3 @@ class CheckpointPlanner:
     @cached_property
     def _shortening_planner(self) -> ShorteningPlanner:
         return ShorteningPlanner(self.outline, self.budget, self.policy, self.counter)
-
-    @property
-    def _candidates(self) -> ViewCandidates:
-        return ViewCandidates(self.outline, self.budget, self.policy, self.counter, self._shortening_planner.last_edits)

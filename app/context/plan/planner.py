@@ -31,7 +31,7 @@ from app.context.plan.summary_range_finder import (
     propose_ranges_before_buffer,
     propose_ranges_through,
 )
-from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
+from app.context.plan.view_candidates import ViewCandidate
 from app.context.stages.shortening_planner import ShorteningPlanner
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens
 from app.conversation.conversation_types import Summary
@@ -115,7 +115,7 @@ def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> 
 def _plan_shortened_log(outline: Outline, budget: Budget, policy: ContextPolicy, count: ViewTokenCounter) -> Plan:
     """Plans the log from the last cut on. If the view passes a threshold, it is cut again."""
     shortening_planner = ShorteningPlanner(outline, budget, policy, count)
-    candidates = ViewCandidates(outline, budget, policy, count, shortening_planner.last_edits)
+    candidates = shortening_planner.candidates
     view = candidates.build_last_boundary_view()
     fits = PlanNote("view_fits", {"tokens": budget.calibrate_tokens(view.tokens), "limit": budget.limit})
     if not shortening_planner.must_shorten(view):
@@ -156,7 +156,8 @@ class _AdditivePlanner:
         last_boundary_seq = min(last.boundary.to_seq, end_seq)
         asked_seq = min(last.asked_seq, end_seq)
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
-        for views in (self._candidates.list_with_needed_folds(), self._candidates.list_with_all_folds()):
+        candidates = self._shortening_planner.candidates
+        for views in (candidates.list_with_needed_folds(), candidates.list_with_all_folds()):
             short = [view for view in views if self._is_under_threshold(view) and view.boundary.to_seq >= asked_seq]
             usable = [
                 view
@@ -200,7 +201,7 @@ class _AdditivePlanner:
         """Plans a view when no candidate is under its threshold: every summary is shown, and more is summarized if that
         gains something.
         """
-        view = self._candidates.list_with_all_folds()[-1]
+        view = self._shortening_planner.candidates.list_with_all_folds()[-1]
         tokens, line = self.budget.calibrate_tokens(view.tokens), self._compute_threshold(view)
         prepare = self.budget.compute_precompaction_threshold(line)
         if self.summarize == "ahead" and tokens <= min(prepare, self.budget.limit):
@@ -234,7 +235,7 @@ class _AdditivePlanner:
         """Plans a view with every summary, and asks for a summary of everything before the buffer, or before
         `through_seq`.
         """
-        view = self._candidates.list_with_needed_folds()[-1]
+        view = self._shortening_planner.candidates.list_with_needed_folds()[-1]
         request_note = PlanNote("compaction_asked_for", {"tokens": self.budget.calibrate_tokens(view.tokens)})
         as_it_is = self._shortening_planner.build_unchanged_plan(view, request_note)
         if self.outline.tail is None and view.boundary.to_seq < self.outline.next_seq:
@@ -374,10 +375,6 @@ class _AdditivePlanner:
     @cached_property
     def _shortening_planner(self) -> ShorteningPlanner:
         return ShorteningPlanner(self.outline, self.budget, self.policy, self.counter)
-
-    @property
-    def _candidates(self) -> ViewCandidates:
-        return ViewCandidates(self.outline, self.budget, self.policy, self.counter, self._shortening_planner.last_edits)
 
 
 def _add_note(chosen: Plan, note: PlanNote) -> Plan:

@@ -19,9 +19,7 @@ def cap_messages(draft: Draft) -> Draft:
     policy = draft.context.policy
     if draft.pressure < policy.trimming.mask_pressure and draft.fits_limit:
         return draft
-    capped = _cap_arguments(cap_results(draft, 1.0))
-    removed = draft.tokens - capped.tokens
-    return capped.add_note("capped", tokens=removed) if removed else draft
+    return _cap_arguments(cap_results(draft, 1.0)).note_removed_tokens(draft, "capped")
 
 
 def cap_results(draft: Draft, share: float) -> Draft:
@@ -56,9 +54,7 @@ def fade_results(draft: Draft) -> Draft:
     share = next((share for threshold, share in bands if pressure >= threshold), None)
     if share is None:
         return draft
-    faded = cap_results(draft, share)
-    removed = draft.tokens - faded.tokens
-    return faded.add_note("faded", pressure=round(pressure, 3), share=share, tokens=removed) if removed else draft
+    return cap_results(draft, share).note_removed_tokens(draft, "faded", pressure=round(pressure, 3), share=share)
 
 
 def truncate_results(draft: Draft) -> Draft:
@@ -82,17 +78,14 @@ def shorten_long_messages(draft: Draft) -> Draft:
     """Lowers one cap for all long tool results until the view fits, then one cap for the other messages. New messages
     are not cut here.
     """
-    request = draft.context.tail.newest_user_message
-    # The newest user message may be older than what is new: an agent's task.
-    shown = [entry for entry in draft.iterate_editable_messages() if request is None or entry.seq != request.seq]
+    shown = draft.list_editable_but_request()
     results = [entry for entry in shown if entry.message.role in TOOL_RESULT_ROLES]
     others = [entry for entry in shown if entry.message.role not in TOOL_RESULT_ROLES]
-    before = draft.tokens
+    shortened = draft
     for group in (results, others):
-        if group and not draft.fits_limit:
-            draft = _cap_to_fit(draft, group)
-    removed = before - draft.tokens
-    return draft.add_note("shortened", messages=len(draft.edits), tokens=removed) if removed else draft
+        if group and not shortened.fits_limit:
+            shortened = _cap_to_fit(shortened, group)
+    return shortened.note_removed_tokens(draft, "shortened", messages=len(shortened.edits))
 
 
 def shorten_new_messages(draft: Draft, *, only_needed: bool = False) -> Draft:

@@ -177,6 +177,12 @@ class Draft:
         shown = tail.messages[self.boundary_seq - tail.start_seq : end]
         return (entry for entry in shown if entry.seq not in pinned) if pinned else iter(shown)
 
+    def list_editable_but_request(self) -> list[LogMessage]:
+        """Returns the same messages without the newest user message, which is the request itself. It may be older than
+        what is new: an agent's task."""
+        request = self.context.tail.newest_user_message
+        return [entry for entry in self.iterate_editable_messages() if request is None or entry.seq != request.seq]
+
     def list_editable_results(self) -> list[LogMessage]:
         """Returns tool results that may be edited and are not condensed, oldest first: none that are new or pinned."""
         shown, fixed = (self.boundary_seq, self.context.first_new_seq), self.condensed_seqs | self.context.pinned_seqs
@@ -198,6 +204,11 @@ class Draft:
 
     def add_note(self, code: str, **facts: int | float | str) -> Draft:
         return replace(self, notes=(*self.notes, PlanNote(code, facts)))
+
+    def note_removed_tokens(self, before: Draft, code: str, **facts: int | float | str) -> Draft:
+        """Returns the draft with a note of the tokens that it has fewer than before; that one if it has none fewer."""
+        removed = before.tokens - self.tokens
+        return self.add_note(code, **facts, tokens=removed) if removed else before
 
     @property
     def condensed_seqs(self) -> set[int]:

@@ -91,8 +91,7 @@ def share_evenly(draft: Draft) -> Draft:
     if draft.fits_limit:
         return draft
     scene = draft.context
-    request = scene.tail.newest_user_message
-    shown = [entry for entry in draft.iterate_editable_messages() if request is None or entry.seq != request.seq]
+    shown = draft.list_editable_but_request()
     if not shown:
         return draft
     editing = draft.start_editing()

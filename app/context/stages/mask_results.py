@@ -42,8 +42,7 @@ def mask_results_further(draft: Draft) -> Draft:
     masked = _cut_results_equally(draft, draft.list_editable_results(), draft.context.goal_tokens)
     if draft.context.new_excess_tokens:
         masked = shorten_new_messages(masked, only_needed=True)
-    removed = draft.tokens - masked.tokens
-    return masked.add_note("masked_more", tokens=removed) if removed else draft
+    return masked.note_removed_tokens(draft, "masked_more")
 
 
 def mask_read_results_fully(draft: Draft) -> Draft:

@@ -64,8 +64,7 @@ def drop_requested_edits(outline: Outline) -> Outline:
     """Returns the outline as it is for a request that asks for no edits."""
     last_view, cleared = outline.last_view, outline.last_view.cleared_seqs
     kept = tuple(edit for edit in last_view.edits if edit.seq not in cleared)
-    whole = msgspec.structs.replace(last_view, edits=kept, cleared_seqs=())
-    return msgspec.structs.replace(outline, last_view=whole) if cleared else outline
+    return msgspec.structs.replace(outline, last_view=msgspec.structs.replace(last_view, edits=kept, cleared_seqs=()))
 
 
 def _run_stages(planner: ShorteningPlanner) -> tuple[dict[int, Edit], dict[int, Edit]]:

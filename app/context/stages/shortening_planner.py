@@ -17,7 +17,7 @@ from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import LogTail, build_log_tail, find_first_new_seq, find_tail_start
 from app.context.plan.outline import Outline, Plan, PlanNote, ViewStatus
 from app.context.plan.policy import ContextPolicy
-from app.context.plan.view_candidates import ViewCandidate
+from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
 from app.context.stages.cap_messages import restore_new_messages
 from app.context.stages.draft import (
     Draft,
@@ -79,6 +79,11 @@ class ShorteningPlanner:
         pinned = {seq for pin in self.outline.pins for seq in range(pin.from_seq, pin.to_seq)}
         edits = select_whole_edits(self.outline.last_view.edits, lambda seq: seq not in pinned)
         return {edit.seq: edit for edit in edits}
+
+    @property
+    def candidates(self) -> ViewCandidates:
+        """Returns the views that stored summaries allow."""
+        return ViewCandidates(self.outline, self.budget, self.policy, self.counter, self.last_edits)
 
     def must_shorten(self, view: ViewCandidate) -> bool:
         """Says whether a view passes a level that the last one had not passed, or a stage's own rule is due."""

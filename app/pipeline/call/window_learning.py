@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
 from app.compaction.summarizer.summary_request import SAME_MODEL
+from app.context.plan.budget import compute_max_input_tokens
 from app.errors import GatewayError, NotFound
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.turn import RefusedSize, Turn

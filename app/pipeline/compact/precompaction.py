@@ -125,7 +125,7 @@ class Precompactor:
     async def _write_summaries(self, turn: Turn, view: View) -> None:
         """Makes the summaries of a view's plan, and the fold that these need, so that the beginning of the view changes
         once for both."""
-        result = await self.compactor.precompact(await self.turn_compactor.build_job(turn, view))
+        result = await self.compactor.compact(await self.turn_compactor.build_job(turn, view), is_ahead=True)
         await self._index_summarized_messages(turn, result.summaries)
         if result.summaries:
             await self._precompact_ranges(turn, view, result.summaries)
@@ -150,7 +150,7 @@ class Precompactor:
             )
             if not next_view.plan.to_summarize:
                 break
-            result = await self.compactor.precompact(await self.turn_compactor.build_job(turn, next_view))
+            result = await self.compactor.compact(await self.turn_compactor.build_job(turn, next_view), is_ahead=True)
             if not result.summaries:
                 break
             new_summaries.extend(result.summaries)

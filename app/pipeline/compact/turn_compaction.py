@@ -15,8 +15,7 @@ from app.compaction.compaction_job import CompactionJob, CompactionResult, Summa
 from app.compaction.compactor import Compactor
 from app.context.plan.budget import UNREACHABLE_TOKENS
 from app.context.plan.log_rounds import LogTail, build_boundary_after, build_log_tail, find_tail_start
-from app.context.plan.outline import LOG_START, Outline, SummaryStyle
-from app.context.plan.policy import ContextPolicy
+from app.context.plan.outline import LOG_START, Outline
 from app.context.view.client_words import NO_WORDS
 from app.conversation.conversation_types import Summary
 from app.conversation.identity import compute_start_position
@@ -146,7 +145,7 @@ class TurnCompactor:
             folded_summaries: the summaries that it folds, if it is a fold.
 
         Raises:
-            GatewayError, WriteConflict: as `Compactor.rewrite_summary`.
+            GatewayError, WriteConflict: as `SummaryMaker.rewrite_summary`.
         """
         conversation, words = turn.resolved_request.conversation, view.words
         if summary.versions_digest != words.compute_digest(summary.from_seq, summary.to_seq):
@@ -168,10 +167,10 @@ class TurnCompactor:
             replaced_tokens=log_tokens + sum(folded_summary.tokens for folded_summary in folded_summaries),
             messages=tuple(entries),
             folded_summaries=tuple(folded_summaries),
-            style=_choose_style_of_rewritten_summary(turn.policy) if summary.from_seq == 0 else "additive",
+            style="checkpoint" if turn.policy.kind == "checkpoint" and summary.from_seq == 0 else "additive",
         )
         job = dataclasses.replace(self._build_empty_job(turn, view), client_words=words)
-        return await self.compactor.rewrite_summary(job, source, summary)
+        return await self.compactor.maker.rewrite_summary(job, source, summary)
 
     async def build_job(self, turn: Turn, view: View) -> CompactionJob:
         """Builds the job for the ranges of a view's plan, with the log tail that they are made from."""
@@ -278,11 +277,6 @@ class TurnCompactionTask:
 
     async def wait_for_view(self) -> View:
         return await asyncio.shield(self._task)
-
-
-def _choose_style_of_rewritten_summary(policy: ContextPolicy) -> SummaryStyle:
-    """Chooses the style for writing an existing summary again."""
-    return "checkpoint" if policy.kind == "checkpoint" else "additive"
 
 
 def may_compact(turn: Turn) -> bool:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
 from app.compaction.summarizer.summary_request import SAME_MODEL
 from app.context.calibration import AttachmentCost
 from app.context.count.token_counter import choose_token_counter_name
+from app.context.plan.budget import compute_max_input_tokens
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import ContextPolicy
 from app.dialects.body.counted_content import ATTACHMENT_MARKERS

@@ -114,8 +114,6 @@ def decode_pins(marks: Mapping[str, Any]) -> tuple[Pin, ...]:
 def select_fitting_pins(pins: Sequence[Pin], policy: ContextPolicy, budget: Budget) -> tuple[Pin, ...]:
     """Returns the newest pins that fit the policy's share of the window, in the order of the log. A smaller model has
     room for fewer pins."""
-    if not pins:
-        return ()
     # In raw tokens: whether a pin fits must not change when the calibration learns.
     remaining_tokens = int(budget.window * policy.pin_ratio)
     fitting_pins: list[Pin] = []

@@ -1,8 +1,9 @@
 """Caches the summaries of a log from turn to turn: a long log has thousands, of which a view shows a few.
 
-Each turn reads again the summaries that are not folded, their fold, and new summaries after them. Folded summaries
-exist as long as their fold does (`SummaryStore.delete_summary`), so they are not read again. A view that shows a folded
-summary again reads the whole chain (`bypass_cache`); from then on the folded summaries are checked, too.
+Each turn reads again the summaries that are not folded, and their fold; and the whole chain if one of them changed or
+others follow. Folded summaries exist as long as their fold does (`SummaryStore.delete_summary`), so they are not read
+again. A view that shows a folded summary again reads the whole chain (`bypass_cache`); from then on, until the chain
+changes, the folded summaries are checked, too.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ MAX_RECHECKED: Final = 64
 MAX_CACHED_CHARS: Final = 16 * 1024 * 1024
 """Limit of the cache in characters: the texts of all cached summaries, and `SUMMARY_OVERHEAD_CHARS` for each."""
 SUMMARY_OVERHEAD_CHARS: Final = 1_000
-MAX_RECHECK_STEPS: Final = 8
-"""If more new summaries than this follow one another since the last turn, the whole chain is read."""
 
 
 class SummaryChain(msgspec.Struct, frozen=True):
@@ -56,8 +55,6 @@ class _CachedChain:
     """Link and `to_seq` of each end at which summaries are checked."""
     recheck_summaries: Sequence[Summary]
     """All stored summaries that end at one of `recheck_ends`."""
-    rechecks_folded: bool
-    """Whether folded summaries are checked, too."""
     chars: int
 
 
@@ -108,7 +105,7 @@ class SummaryChainCache:
                 new_summaries=new_summaries,
                 words=words,
             )
-        cached = None if bypass_cache else await self._recheck_cached(conversation, words)
+        cached = None if bypass_cache else await self._recheck_cached(conversation)
         if cached is not None:
             stored, chain = cached.stored_summaries, cached.chain
         else:
@@ -148,36 +145,27 @@ class SummaryChainCache:
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
         )
 
-    async def _recheck_cached(self, conversation: Conversation, words: ClientWords) -> _CachedChain | None:
-        """Reads what changed since the last turn; None if nothing is cached, or a cached summary changed or is gone."""
+    async def _recheck_cached(self, conversation: Conversation) -> _CachedChain | None:
+        """Returns what is cached of a conversation; None if nothing is, or if a summary was added, changed or deleted
+        since the last turn."""
         cached = self._cached_chains.get(conversation.id)
-        for _ in range(MAX_RECHECK_STEPS):
-            if cached is None or len(cached.recheck_ends) > MAX_RECHECKED:
-                return None
-            end = cached.chain.summaries[-1]
-            current_summaries = await self._store.find_summaries(
-                tenant=conversation.tenant,
-                root=conversation.root,
-                path=conversation.lineage_with_self,
-                links=list(cached.recheck_ends),
-                from_link=end.to_link,
-            )
-            # Logs that differ in system messages share links.
-            current_summaries = [
-                summary
-                for summary in current_summaries
-                if summary.to_seq > end.to_seq or cached.recheck_ends.get(summary.to_link) == summary.to_seq
-            ]
-            # Nothing new since the last step. Otherwise one more step is needed: new summaries may follow the new ones.
-            if current_summaries == cached.recheck_summaries:
-                return cached
-            by_id = {watched_summary.id: watched_summary for watched_summary in current_summaries}
-            if any(by_id.pop(summary.id, None) != summary for summary in cached.recheck_summaries):
-                return None
-            cached = _build_cached_chain(
-                [*cached.stored_summaries, *by_id.values()], words, rechecks_folded=cached.rechecks_folded
-            )
-        return None
+        if cached is None:
+            return None
+        end = cached.chain.summaries[-1]
+        current_summaries = await self._store.find_summaries(
+            tenant=conversation.tenant,
+            root=conversation.root,
+            path=conversation.lineage_with_self,
+            links=list(cached.recheck_ends),
+            from_link=end.to_link,
+        )
+        # Logs that differ in system messages share links.
+        current_summaries = [
+            summary
+            for summary in current_summaries
+            if summary.to_seq > end.to_seq or cached.recheck_ends.get(summary.to_link) == summary.to_seq
+        ]
+        return cached if current_summaries == cached.recheck_summaries else None
 
     def _cache_chain(self, conversation_id: str, cached: _CachedChain) -> None:
         replaced = self._cached_chains.pop(conversation_id, None)
@@ -219,6 +207,5 @@ def _build_cached_chain(stored: Sequence[Summary], words: ClientWords, *, rechec
         chain=SummaryChain(summaries, folds, frozenset(summary.id for summary in recheck_summaries)),
         recheck_ends=recheck_ends,
         recheck_summaries=recheck_summaries,
-        rechecks_folded=rechecks_folded,
         chars=sum(SUMMARY_OVERHEAD_CHARS + len(summary.text) for summary in stored),
     )

@@ -10,9 +10,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.compaction.summarizer.summarizer_request_body import INSTRUCTION_TOKENS
 from app.context.calibration import LOWEST_SLOPE
-from app.context.plan.budget import Budget, compute_budget, compute_summary_token_limit
+from app.context.plan.budget import (
+    SUMMARY_INSTRUCTION_TOKENS,
+    Budget,
+    compute_budget,
+    compute_summary_token_limit,
+)
 from app.context.plan.compaction_price import COMMON_RATES, TokenRates, price_further_compaction
 from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import LOG_START, LastView, Outline, Plan, SummarizeMode, SummaryRange
@@ -27,7 +31,7 @@ from app.context.view.view_rendering import (
     render_view,
     render_view_with_origins,
 )
-from app.conversation.context_edits import ClearedContext
+from app.conversation.context_edits import ClearedContext, ContextEdits
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.item_decoding import decode_item
@@ -135,7 +139,8 @@ class ViewBuilder:
     ) -> View:
         """Plans a view. Arguments and exceptions as of `build_view`."""
         view = await self.plan_view(turn, budget, summarize=summarize, new_summaries=new_summaries)
-        view = _discount_cut_attachments(turn, view)
+        if turn.calibration.attachments:
+            view = _discount_cut_attachments(turn, view)
         if view.plan.fits:
             return view
         # Our count may be too high. The request is refused only if it cannot fit by the lowest count; otherwise the
@@ -200,13 +205,17 @@ class ViewBuilder:
         elif new_summaries:
             chain = build_chain(new_summaries=new_summaries, is_replacing=policy.has_replacing_summaries, words=words)
         outline = self._build_outline(turn, budget, chain, words)
-        if not (waits or is_cold):
+        if outline.summaries and not (waits or is_cold):
             rates = _find_token_rates(turn.target.deployments[0])
             budget = price_further_compaction(outline, budget, policy, rates)
         if resolved_request.creates_conversation and not is_over and policy.is_additive_without_stages:
             # The first turn of a branch has no prompt cache to keep: its view need not begin where its parent's did.
             outline = replace(outline, last_view=LastView(asked_seq=outline.last_view.asked_seq))
-        outline, cleared = await self._clear_as_requested(turn, outline, budget)
+        cleared = None
+        if turn.context_edits is not None:
+            outline, cleared = await self._clear_as_requested(turn, turn.context_edits, outline, budget)
+        elif outline.last_view.cleared_seqs:
+            outline = drop_requested_edits(outline)
         make_plan = functools.partial(
             self._plan_with_user_text, turn, budget=budget, summarize=summarize, words=words, is_over=is_over
         )
@@ -242,7 +251,7 @@ class ViewBuilder:
         while True:
             known = outline.user_texts[-1]
             raised = budget
-            if turn.request.compaction.threshold_tokens is None:
+            if known.lines and turn.request.compaction.threshold_tokens is None:
                 user_text_tokens = budget.calibrate_tokens(known.count_tokens(known.lines))
                 raised = replace(budget, user_text_tokens=user_text_tokens)
             outline, plan = await self._make_plan(turn, outline, raised, summarize, is_over=is_over)
@@ -253,19 +262,17 @@ class ViewBuilder:
             outline = replace(outline, user_texts=(*outline.user_texts, known))
 
     async def _clear_as_requested(
-        self, turn: Turn, outline: Outline, budget: Budget
-    ) -> tuple[Outline, ClearedContext | None]:
-        """Clears what the client asks to clear, and nothing that it only asked for before.
+        self, turn: Turn, edits: ContextEdits, outline: Outline, budget: Budget
+    ) -> tuple[Outline, ClearedContext]:
+        """Clears what the client asks to clear.
 
         Returns:
-            The outline, with the edits as those of its last view; what is cleared, None if the client asks for nothing.
+            The outline, with the edits as those of its last view; and what is cleared.
 
         Raises:
             StoreUnavailable: the log cannot be read.
         """
-        edits, resolved, boundary = turn.context_edits, turn.resolved_request, outline.last_view.boundary
-        if edits is None:
-            return drop_requested_edits(outline), None
+        resolved, boundary = turn.resolved_request, outline.last_view.boundary
         loaded = outline
         if may_clear_more(outline, edits, budget):
             tail = resolved.client_versions.apply_to_log_messages(await self.read_log_tail(resolved, boundary.to_seq))
@@ -284,8 +291,8 @@ class ViewBuilder:
             return None
         budget = self.compute_budget(turn)
         outline = self._build_outline(turn, budget, EMPTY_CHAIN, NO_WORDS)
-        _, cleared = await self._clear_as_requested(turn, outline, budget)
-        return None if cleared is None else cleared.result_tokens
+        _, cleared = await self._clear_as_requested(turn, turn.context_edits, outline, budget)
+        return cleared.result_tokens
 
     def _is_cache_cold(self, turn: Turn) -> bool:
         before = read_cached_prompt(turn.resolved_request.conversation.state)
@@ -310,6 +317,9 @@ class ViewBuilder:
             summaries = tuple(map(versions.recount_summary_for_versions, summaries))
             folds = tuple(map(versions.recount_summary_for_versions, folds))
             new_messages = tuple(versions.apply_to_log_messages(new_messages))
+        user_text = last_view.user_text
+        if user_text.before_seq:
+            user_text = select_valid_user_text(user_text, resolved_request, words)
         # If nothing is stored, the request's own messages are the whole tail and no read is needed.
         is_tail_known = conversation.head_seq < 0 and not summaries and not last_view.boundary.to_seq
         return Outline(
@@ -320,10 +330,10 @@ class ViewBuilder:
             folds=folds,
             tail=new_messages if is_tail_known else None,
             new_from_seq=conversation.head_seq + 1,
-            pins=select_fitting_pins(pins, turn.policy, budget),
+            pins=select_fitting_pins(pins, turn.policy, budget) if pins else (),
             last_view=last_view,
             omitted_seqs=words.omitted_seqs,
-            user_texts=(select_valid_user_text(last_view.user_text, resolved_request, words),),
+            user_texts=(user_text,),
         )
 
     async def _make_plan(
@@ -403,7 +413,7 @@ class ViewBuilder:
             return self._build_fold_prefix(resolved_request, view, summary_range), 1
         if summary_range.style == "checkpoint":
             window, limit = view.budget.window, compute_summary_token_limit(turn.policy, view.budget.window)
-            room_tokens = view.budget.compute_raw_tokens(window - limit - INSTRUCTION_TOKENS)
+            room_tokens = view.budget.compute_raw_tokens(window - limit - SUMMARY_INSTRUCTION_TOKENS)
             cached_plan = _plan_checkpoint_prefix(outline, summary_range, room_tokens)
             messages = add_missing_tool_results(
                 await self.render_plan_messages(resolved_request, cached_plan, summary_range.to_seq), at_end=True
@@ -576,8 +586,6 @@ def _plan_checkpoint_prefix(outline: Outline, summary_range: SummaryRange, room_
 
 def _discount_cut_attachments(turn: Turn, view: View) -> View:
     """Returns the view with its tokens estimated without the attachments that it no longer shows."""
-    if not turn.calibration.attachments:
-        return view
     reduced_calibration = turn.calibration.drop_attachments_before(view.plan.boundary_seq)
     if reduced_calibration is turn.calibration:
         return view

@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from app.compaction.acceptance.summary_acceptance import accept_summary
-from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
+from app.context.plan.budget import compute_max_input_tokens
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.first_choice import FirstChoice, read_first_choice
