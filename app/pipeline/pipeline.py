@@ -41,8 +41,7 @@ from app.conversation.conversation_types import LogMessage
 from app.dialects.answer_format import Progress
 from app.errors import ContextLengthExceeded, GatewayError, StoreUnavailable, UpstreamRefused, drop_tracebacks
 from app.observability.log import set_log_conversation
-from app.observability.request_facts import record_error
-from app.observability.request_record import timed_step
+from app.observability.request_record import record_error, timed_step
 from app.observability.tracing import (
     COMPACTED_ATTRIBUTE,
     CONVERSATION_ATTRIBUTE,

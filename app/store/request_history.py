@@ -16,7 +16,7 @@ from app.errors import StoreUnavailable, UpstreamRefused
 from app.observability.background_loops import BackgroundLoop
 from app.observability.metric_families import UNWRITTEN_REQUESTS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.observability.recent_requests import EndedRequest, decode_requests, encode_request
+from app.observability.request_record import EndedRequest, decode_requests, encode_request
 from app.store.contract.requests import MAX_REQUEST_BATCH, RequestQuery, RequestStore, StoredRequest
 
 log = logging.getLogger(__name__)

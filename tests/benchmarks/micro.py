@@ -48,9 +48,7 @@ from app.dialects.sse import DONE_DATA, SseDecoder
 from app.dialects.usage import TokenUsage
 from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
 from app.observability.metrics import Metrics, TurnFacts
-from app.observability.recent_requests import EndedRequest
-from app.observability.request_facts import RequestFacts
-from app.observability.request_record import begin_request_record, record_caller, record_end_of_reading
+from app.observability.request_record import EndedRequest, begin_request_record, record_caller, record_parsed_request
 from app.observability.tracing import Tracing
 from app.observability.worker_metric_files import FOLDER_VARIABLE
 from app.store.contract.requests import RequestQuery
@@ -272,20 +270,21 @@ def telling() -> Iterator[Case | Known]:
 def _recent_requests(turn: TurnFacts) -> Iterator[Case]:
     """What the list of recent requests adds to a turn."""
     numbers = itertools.count()
-    facts = RequestFacts(model="gpt-4o", stream=False, conversation_id="conv_" + "0" * 32, context_status="full")
-
     kept = RequestHistory(1000, None)
 
     def record() -> None:
-        now = time.monotonic()
-        running = begin_request_record(time.monotonic, now, time.time())
-        record_caller(f"req_{next(numbers):032}", "0" * 32, None)
-        record_end_of_reading()
+        running = begin_request_record(time.monotonic, time.time())
+        record_caller("0" * 32, None, None)
+        record_parsed_request("gpt-4o", stream=False)
+        running.facts.conversation_id, running.facts.context_status = "conv_" + "0" * 32, "full"
         for name in ("resolve", "recall", "plan", "store"):
             running.end_step(running.begin_step(name))
-        running.begin_step("attempt", {"provider": "p", "model": "gpt-4o", "status": 200, "error": None}).end(now)
-        ended = (running.started_unix, now, 0.5, 0.4, running.tenant, None, facts, turn, running.steps)
-        kept.add(EndedRequest(running.request_id, CHAT_PATH, 200, True, *ended))
+        running.begin_step("attempt", {"provider": "p", "model": "gpt-4o", "status": 200, "error": None}).end(
+            time.monotonic()
+        )
+        times = (running.started_unix, running.started_at, 0.5, 0.4)
+        ended = (*times, running.facts.tenant, None, running.facts, turn, running.steps)
+        kept.add(EndedRequest(f"req_{next(numbers):032}", CHAT_PATH, 200, True, *ended))
 
     yield Case("telling", "a recent request", "turn", 1, record)
     read = partial(kept.list_requests, RequestQuery(limit=1000))

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from app.observability.metrics import TurnFacts
-from app.observability.recent_requests import EndedRequest, decode_requests, encode_request
-from app.observability.request_facts import ErrorFacts, RequestFacts
-from app.observability.request_record import MAX_STEPS, RequestRecord, RequestStep
+from app.observability.request_record import (
+    MAX_STEPS,
+    EndedRequest,
+    ErrorFacts,
+    RequestFacts,
+    RequestRecord,
+    RequestStep,
+    decode_requests,
+    encode_request,
+)
 
 
 def request(number: int) -> EndedRequest:

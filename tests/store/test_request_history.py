@@ -11,7 +11,7 @@ import pytest
 from app.errors import StoreUnavailable
 from app.observability.metric_families import UNWRITTEN_REQUESTS
 from app.observability.metrics import Metrics
-from app.observability.recent_requests import EndedRequest
+from app.observability.request_record import EndedRequest
 from app.store import request_history
 from app.store.contract.requests import RequestQuery, StoredRequest
 from app.store.request_history import RequestHistory
