@@ -18,6 +18,7 @@ import msgspec
 
 from app.observability.log import MAX_FIELD_CHARS
 from app.observability.metrics import TurnFacts
+from app.observability.tracing import trace_work
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -287,9 +288,13 @@ def log_request(facts: RequestFacts, level: int, fields: dict[str, Any]) -> None
 
 
 def timed_step(
-    name: StepName,
+    name: StepName, *, span: str | None = None
 ) -> Callable[[Callable[Parameters, Coroutine[Any, Any, Result]]], Callable[Parameters, Coroutine[Any, Any, Result]]]:
-    """Decorates a coroutine function: each run is a step in the timeline of the request."""
+    """Decorates a coroutine function: each run is a step in the timeline of the request.
+
+    Args:
+        span: if given, each run also gets a child span of the current span, with this name.
+    """
 
     def decorate(
         function: Callable[Parameters, Coroutine[Any, Any, Result]],
@@ -297,14 +302,16 @@ def timed_step(
         @functools.wraps(function)
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Result]:
             work = function(*args, **kwargs)
-            return work if (record := _current.get()) is None else time_step(record, name, work)
+            if (record := _current.get()) is not None:
+                work = _time_step(record, name, work)
+            return work if span is None else trace_work(span, work)
 
         return run
 
     return decorate
 
 
-async def time_step(record: RequestRecord, name: StepName, work: Coroutine[Any, Any, Result]) -> Result:
+async def _time_step(record: RequestRecord, name: StepName, work: Coroutine[Any, Any, Result]) -> Result:
     """Runs work as a step of a request's timeline."""
     step = record.begin_step(name)
     try:
