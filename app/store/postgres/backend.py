@@ -74,7 +74,6 @@ class PostgresStore(SqlStore):
     async def open(self) -> None:
         await self._connections.open()
         await self._require_current_schema("The database's schema")
-        await self._connections.warn_about_pooler()
 
     async def close(self) -> None:
         # Queued appends need the connections.
