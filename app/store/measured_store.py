@@ -24,49 +24,6 @@ Result = TypeVar("Result")
 
 UNTIMED: Final = ("open", "close", "scrub_deleted_data")
 """Operations of the process, not of requests."""
-OPERATION_LABELS: Final = {
-    "find_link_matches": "find",
-    "find_conversation": "get",
-    "find_conversation_of_any_tenant": "look_up",
-    "assign_external_id": "point",
-    "read_log": "read",
-    "read_log_ranges": "read_ranges",
-    "read_client_versions": "versions",
-    "add_anchors": "keep_anchors",
-    "index_messages": "index",
-    "clear_search_index": "forget_index",
-    "search_log": "search",
-    "search_tenant": "search_all",
-    "erase_conversation": "delete",
-    "find_summaries": "chunks",
-    "add_summary": "add_chunk",
-    "list_conversations": "conversations",
-    "replace_metadata": "describe",
-    "replace_marks": "mark",
-    "redact_messages": "redact",
-    "rewrite_sealed_fields": "rewrite",
-    "revise_summary": "revise",
-    "read_summary_revisions": "revisions",
-    "delete_summary": "delete_chunk",
-    "save_completion": "keep_completion",
-    "list_completions": "completions",
-    "find_completion": "completion",
-    "replace_completion_metadata": "describe_completion",
-    "claim_idempotency_key": "claim_request",
-    "complete_idempotency_key": "settle_request",
-    "release_idempotency_key": "give_up_request",
-    "add_api_key": "add_key",
-    "find_api_key": "key_of",
-    "list_api_keys": "keys",
-    "revoke_api_key": "revoke_key",
-    "ensure_server_secret": "server_secret",
-    "purge_idempotency_keys": "purge_requests",
-    "purge_stray_summaries": "purge_chunks",
-    "read_model_facts": "model_facts",
-    "merge_model_facts": "learn",
-}
-"""Labels of operations in the metrics, where they differ from the method's name: existing dashboards use these labels.
-"""
 
 
 def measure_store(store: Store, metrics: Metrics, write_health: WriteHealth) -> Store:
@@ -151,7 +108,7 @@ def _time_operation(
     store: Store, name: str, metrics: Metrics, write_health: WriteHealth
 ) -> Callable[..., Awaitable[Any]]:
     watched = write_health if name in WRITING_OPERATIONS else None
-    operation = _OperationMetrics(OPERATION_LABELS.get(name, name), metrics, watched)
+    operation = _OperationMetrics(name, metrics, watched)
     return lambda *args, **kwargs: operation.run_timed(getattr(store, name)(*args, **kwargs))
 
 
