@@ -76,12 +76,11 @@ from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import encrypt_store
 from app.store.key_budgets import KeyBudgets
 from app.store.leases import LeaseKeeper
-from app.store.measured_store import measure_store
+from app.store.measured_store import WriteHealth, measure_store
 from app.store.rate_limits import RateLimits
 from app.store.request_history import RequestHistory
 from app.store.unwritten_fingerprints import UnwrittenFingerprints
 from app.store.usage_recorder import UsageRecorder
-from app.store.write_health import WriteHealth
 from app.upstream.routing.router import RetryPolicy, Router
 
 SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}

@@ -53,9 +53,8 @@ from app.observability.tracing import Tracing
 from app.observability.worker_metric_files import FOLDER_VARIABLE
 from app.store.contract.requests import RequestQuery
 from app.store.contract.store import Store
-from app.store.measured_store import measure_store
+from app.store.measured_store import WriteHealth, measure_store
 from app.store.request_history import RequestHistory
-from app.store.write_health import WriteHealth
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from app.upstream.routing.prices import compute_call_cost_usd
 from tests.benchmarks.messages import History, words

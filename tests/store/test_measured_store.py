@@ -10,8 +10,7 @@ from app.errors import StoreUnavailable
 from app.observability import metric_families as f
 from app.observability.metrics import Metrics
 from app.store.contract.store import Store
-from app.store.measured_store import measure_store
-from app.store.write_health import WriteHealth
+from app.store.measured_store import WriteHealth, measure_store
 from tests.support.memory_store import MemoryStore
 
 HEALTH = WriteHealth(lambda: 0.0)
