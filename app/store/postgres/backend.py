@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -53,8 +53,6 @@ from app.store.sql.rows import (
 )
 
 Result = TypeVar("Result")
-
-_SEARCH_INDEX_CLEANUP: Final = term_index.PostgresIndexCleanup()
 
 
 class PostgresStore(SqlStore):
@@ -228,13 +226,17 @@ class PostgresStore(SqlStore):
         if conversation is None:
             return False
         return await self._run_transaction(
-            lambda: conversation_transactions.erase_conversation(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation),
+            lambda: conversation_transactions.erase_conversation(
+                POSTGRES, term_index.SEARCH_INDEX_CLEANUP, conversation
+            ),
             exclusive_root=conversation.root,
         )
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
         return await self._run_transaction(
-            lambda: conversation_transactions.redact_messages(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation, entries),
+            lambda: conversation_transactions.redact_messages(
+                POSTGRES, term_index.SEARCH_INDEX_CLEANUP, conversation, entries
+            ),
             exclusive_root=conversation.root,
         )
 

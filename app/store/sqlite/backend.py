@@ -171,7 +171,7 @@ class SqliteStore(SqlStore):
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
         deleted_summaries = await self._run_transaction(
             lambda: conversation_transactions.redact_messages(
-                SQLITE, writes.SEARCH_INDEX_CLEANUP, conversation, entries
+                SQLITE, term_index.SEARCH_INDEX_CLEANUP, conversation, entries
             )
         )
         await self._truncate_write_ahead_log()

@@ -28,8 +28,9 @@ from app.store.search.term_ranking import (
     term_weight,
     weights_to_score,
 )
-from app.store.sql.dialects import SQLITE, TransactionSteps
+from app.store.sql.dialects import SQLITE
 from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, decode_conversation, decode_log_message
+from app.store.sql.search_index import SearchIndexCleanup
 
 _IS_STORED: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
 _IS_TENANTS_CONVERSATION: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
@@ -243,64 +244,16 @@ def clear_search_index(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE conversations SET indexed_before = 0 WHERE indexed_before > 0")
 
 
-class SqliteIndexCleanup:
-    """`transactions.SearchIndexCleanup` for the tables of SQLite."""
-
-    def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
-        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
-        yield (
-            """
-            DELETE FROM tenant_postings
-            WHERE tenant_scope = ?1 AND scope = ?2 AND term IN (SELECT term FROM postings WHERE scope = ?2 AND seq = ?3)
-              AND NOT EXISTS (
-                SELECT 1 FROM postings p WHERE p.scope = ?2 AND p.term = tenant_postings.term AND p.seq <> ?3)""",
-            (tenant_scope, scope, seq),
-        )
-        # After the tenant's rows, whose deletion reads these.
-        yield "DELETE FROM postings WHERE scope = ? AND seq = ?", (scope, seq)
-        yield (
-            """
-            DELETE FROM tenant_scopes WHERE tenant_scope = ?1 AND scope = ?2
-              AND NOT EXISTS (SELECT 1 FROM postings WHERE scope = ?2)""",
-            (tenant_scope, scope),
-        )
-
-    def copy_messages(
-        self, *, tenant: str, root: str, from_id: str, to_id: str, from_seq: int, to_seq: int
-    ) -> TransactionSteps[None]:
-        source, target = hash_conversation_scope(root, from_id), hash_conversation_scope(root, to_id)
-        yield (
-            """
-            INSERT OR IGNORE INTO postings (scope, term, seq)
-            SELECT ?, term, seq FROM postings WHERE scope = ? AND seq >= ? AND seq < ?""",
-            (target, source, from_seq, to_seq),
-        )
-        yield from self._index_for_tenant(tenant, root, to_id)
-
-    def _index_for_tenant(self, tenant: str, root: str, conversation_id: str) -> TransactionSteps[None]:
-        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
-        yield _COPY_POSTINGS_TO_TENANT, (tenant_scope, scope)
-        yield (
-            """
-            INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
-            SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM postings WHERE scope = ?2)""",
-            (tenant_scope, scope, root, conversation_id),
-        )
-
-    def move_or_remove_conversation(
-        self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
-    ) -> TransactionSteps[None]:
-        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
-        yield (
-            """
-            DELETE FROM tenant_postings
-            WHERE tenant_scope = ?1 AND scope = ?2 AND term IN (SELECT term FROM postings WHERE scope = ?2)""",
-            (tenant_scope, scope),
-        )
-        yield "DELETE FROM tenant_scopes WHERE tenant_scope = ? AND scope = ?", (tenant_scope, scope)
-        yield "DELETE FROM postings WHERE scope = ? AND seq > ?", (scope, kept_through)
-        if heir is None:
-            return
-        inheriting = hash_conversation_scope(root, heir)
-        yield "UPDATE OR IGNORE postings SET scope = ? WHERE scope = ?", (inheriting, scope)
-        yield from self._index_for_tenant(tenant, root, heir)
+SEARCH_INDEX_CLEANUP: Final = SearchIndexCleanup(
+    dialect=SQLITE,
+    rows="postings WHERE scope = :scope",
+    terms="SELECT term FROM postings WHERE scope = :scope",
+    is_term_in="term IN ({terms})",
+    has_terms="SELECT 1 FROM postings WHERE scope = :scope",
+    is_elsewhere="""
+        SELECT 1 FROM postings p WHERE p.scope = :scope AND p.term = tenant_postings.term AND p.seq <> :seq""",
+    copy="""
+        INSERT OR IGNORE INTO postings (scope, term, seq)
+        SELECT :to_scope, term, seq FROM postings WHERE scope = :scope AND seq >= :from_seq AND seq < :to_seq""",
+    hand_over="UPDATE OR IGNORE postings SET scope = :to_scope WHERE scope = :scope",
+)

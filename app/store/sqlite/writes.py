@@ -30,11 +30,9 @@ from app.store.sql.rows import (
 )
 from app.store.sql.statements import FINGERPRINT_COLUMNS, SPEND_FINGERPRINT
 from app.store.sqlite.reads import SQL
-from app.store.sqlite.term_index import SqliteIndexCleanup
+from app.store.sqlite.term_index import SEARCH_INDEX_CLEANUP
 
 Result = TypeVar("Result")
-
-SEARCH_INDEX_CLEANUP: Final = SqliteIndexCleanup()
 
 _FENCE_QUERY: Final = "SELECT 1 FROM leases WHERE root = ? AND key = ? AND holder = ? AND token = ? AND expires_at > ?"
 _ISSUE_FINGERPRINT: Final = f"""
