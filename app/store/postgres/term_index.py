@@ -78,26 +78,21 @@ INSERT_TENANT_SCOPES: Final = number_parameters(
 )
 
 
-def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
-    """Returns common table expressions from `stretch`, the segments of a log, to `best`, the messages with the highest
-    weights. The bounds in `store.search.term_ranking` say what is read, and `rank_by_weight` how it is weighed.
-
-    OFFSET 0 makes the planner use the GIN index: by the primary key it would read whole conversations. The GIN index
-    returns rows in table order, and the read stops when it has enough, so common terms are first looked for among the
-    newest messages.
-
-    Args:
-        root: an SQL expression for the root.
-        messages: an SQL expression for the number of messages that are searched.
-        limit: an SQL expression for the number of wanted messages.
-    """
-    return f"""
+# `stretch` has the segments of the log, `best` the messages with the highest weights. The bounds in
+# `store.search.term_ranking` say what is read, and `rank_by_weight` how it is weighed. OFFSET 0 makes the planner use
+# the GIN index: by the primary key it would read whole conversations. The GIN index returns rows in table order, and
+# the read stops when it has enough, so common terms are first looked for among the newest messages.
+SEARCH_LOG: Final = number_parameters(
+    f"""
+    WITH stretch AS (
+        SELECT * FROM unnest(:ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[])
+            AS s (id, prefix, from_seq, to_seq)),
     recent AS MATERIALIZED (
         SELECT s.id, t.term & {_TERM_MASK} AS term, p.seq
         FROM stretch s
         CROSS JOIN LATERAL (
             SELECT seq, terms FROM message_terms
-            WHERE root = {root} AND conversation_id = s.id AND seq >= s.to_seq - {NEWEST_MESSAGES}
+            WHERE root = :root AND conversation_id = s.id AND seq >= s.to_seq - {NEWEST_MESSAGES}
               AND seq < s.to_seq OFFSET 0) p
         CROSS JOIN LATERAL unnest(p.terms) AS t (term)
         WHERE s.to_seq - s.from_seq > {COMMON_TERM_HITS} AND t.term & {_TERM_MASK} = ANY (:terms::bigint[])),
@@ -112,7 +107,7 @@ def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
             SELECT seq
             FROM (
                 SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[a.prefix | a.term] OFFSET 0) o
-            WHERE o.root = {root} AND o.conversation_id = a.id AND o.seq >= a.from_seq AND o.seq < a.to_seq
+            WHERE o.root = :root AND o.conversation_id = a.id AND o.seq >= a.from_seq AND o.seq < a.to_seq
             LIMIT CASE WHEN a.late > 0 THEN {COMMON_TERM_HITS} + 1 END) p
         WHERE a.late < {COMMON_NEWEST_HITS}),
     counted AS MATERIALIZED (
@@ -120,7 +115,7 @@ def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
                late >= {COMMON_NEWEST_HITS} OR (late > 0 AND coalesce(upto, 0) > {COMMON_TERM_HITS}) AS is_common
         FROM asked LEFT JOIN (SELECT id, term, count(*) AS upto FROM early GROUP BY id, term) e USING (id, term)),
     telling AS (
-        SELECT term, round(1000 * ln(1 + ({messages} - matching + 0.5::float8) / (matching + 0.5)))::bigint AS weight
+        SELECT term, round(1000 * ln(1 + (:messages::float8 - matching + 0.5) / (matching + 0.5)))::bigint AS weight
         FROM (
             SELECT term, sum(matching)::bigint AS matching,
                    sum(sum(held)) OVER (ORDER BY sum(matching), term) - sum(held) AS hits
@@ -138,15 +133,7 @@ def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
             SELECT id, term, seq, false AS is_common FROM early
             UNION ALL SELECT id, term, seq, true FROM recent) h
         JOIN counted USING (id, term, is_common) JOIN telling USING (term)
-        GROUP BY seq ORDER BY weights DESC, seq DESC LIMIT {limit})"""
-
-
-SEARCH_LOG: Final = number_parameters(
-    f"""
-    WITH stretch AS (
-        SELECT * FROM unnest(:ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[])
-            AS s (id, prefix, from_seq, to_seq)),
-    {_build_ranking_ctes(":root", ":messages::float8", ":limit::bigint")},
+        GROUP BY seq ORDER BY weights DESC, seq DESC LIMIT :limit::bigint),
     steps (step) AS (VALUES {", ".join(f"({step})" for step in NEIGHBOUR_STEPS)}),
     wanted AS MATERIALIZED (
         SELECT seq, max(weights) AS weights, min(distance) AS distance
@@ -191,26 +178,6 @@ SEARCH_TENANT: Final = number_parameters(
     ("tenant_scope", "tenant", "terms", "limit"),
     "$",
 )
-
-BEST_MESSAGES: Final = number_parameters(
-    f"""
-    SELECT o.place, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
-    FROM unnest(
-        :roots::text[], :ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[]
-    ) WITH ORDINALITY AS o (root, id, prefix, from_seq, to_seq, place)
-    CROSS JOIN LATERAL (
-        WITH stretch AS (
-            SELECT o.id AS id, o.prefix AS prefix, o.from_seq AS from_seq, o.to_seq AS to_seq),
-        {_build_ranking_ctes("o.root", "(o.to_seq - o.from_seq)", "1")}
-        SELECT seq FROM best) b
-    CROSS JOIN LATERAL (
-        SELECT * FROM messages m WHERE m.root = o.root AND m.conversation_id = o.id AND m.seq = b.seq OFFSET 0) m""",
-    ("roots", "ids", "prefixes", "from_seqs", "to_seqs", "terms"),
-    "$",
-)
-"""Finds the best message of each of several conversations, among those in its own rows; `place` counts the
-conversations from 1.
-"""
 
 _HERE: Final = "root = :root AND conversation_id = :id"
 _TERM: Final = f"term & {_TERM_MASK}"

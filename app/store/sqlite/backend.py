@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import orjson
 
 from app.conversation.conversation_types import (
     AnswerAnchor,
@@ -24,11 +26,11 @@ from app.conversation.conversation_types import (
     LogMessage,
     Summary,
 )
-from app.store.contract.conversations import ConversationHit, LinkMatch, LogAppend, PendingAppend, SearchHit
+from app.store.contract.conversations import LinkMatch, LogAppend, PendingAppend, SearchHit
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import LogSegment
-from app.store.search.term_ranking import hash_terms
+from app.store.search.term_ranking import hash_tenant_scope
 from app.store.sql import conversation_transactions
 from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
@@ -149,11 +151,9 @@ class SqliteStore(SqlStore):
             lambda connection: term_index.search_log(connection, root, segments, keys, message_count, limit)
         )
 
-    async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
-        keys = hash_terms(terms)
-        return await self._range_thread.submit(
-            lambda connection: term_index.search_tenant(connection, tenant, keys, limit)
-        )
+    def _search_tenant_index(self, tenant: str, keys: Sequence[int], limit: int) -> Awaitable[Rows]:
+        arguments = (hash_tenant_scope(tenant), tenant, orjson.dumps(keys).decode(), limit)
+        return self._execute_long_read(term_index.SEARCH_TENANT, arguments)
 
     # Not async: the job is queued at the call, so that appends keep the order of the calls.
     def append(self, write: LogAppend) -> PendingAppend:

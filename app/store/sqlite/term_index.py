@@ -14,8 +14,8 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.store.contract.conversations import ConversationHit, SearchHit
-from app.store.lineage import LogSegment, find_gapless_leading_range, find_segments, first_own_seq
+from app.store.contract.conversations import SearchHit
+from app.store.lineage import LogSegment, find_gapless_leading_range
 from app.store.redaction_effects import REDACTED_KEY
 from app.store.search.term_ranking import (
     COMMON_NEWEST_HITS,
@@ -29,7 +29,7 @@ from app.store.search.term_ranking import (
     weights_to_score,
 )
 from app.store.sql.dialects import SQLITE
-from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, decode_conversation, decode_log_message
+from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, decode_log_message
 from app.store.sql.search_index import SearchIndexCleanup
 
 _IS_STORED: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
@@ -96,7 +96,7 @@ _SEARCH: Final = f"""
     FROM wanted w CROSS JOIN stretch s ON w.seq >= s.from_seq AND w.seq < s.to_seq
     CROSS JOIN messages m ON m.root = ?1 AND m.conversation_id = s.id AND m.seq = w.seq
     ORDER BY w.distance, w.weights DESC, iif(w.weights IS NULL, w.seq, -w.seq)"""  # noqa: S608 - our own names
-_SEARCH_ALL: Final = f"""
+SEARCH_TENANT: Final = f"""
     WITH counted (term, matching) AS MATERIALIZED (
         SELECT q.value, (SELECT count(*) FROM tenant_postings WHERE tenant_scope = ?1 AND term = q.value)
         FROM json_each(?3) q),
@@ -217,24 +217,6 @@ def search_log(
     return [
         SearchHit(decode_log_message(row[1:]), None if row[0] is None else weights_to_score(row[0])) for row in rows
     ]
-
-
-def search_tenant(
-    connection: sqlite3.Connection, tenant: str, keys: Sequence[int], limit: int
-) -> list[ConversationHit]:
-    arguments = (hash_tenant_scope(tenant), tenant, orjson.dumps(keys).decode(), limit)
-    found = []
-    for weights, *row in connection.execute(_SEARCH_ALL, arguments).fetchall():
-        conversation = decode_conversation(row)
-        start, end = first_own_seq(conversation), conversation.head_seq + 1
-        own = find_segments(conversation.lineage_with_self, start, end)
-        hits = search_log(connection, conversation.root, own, keys, end - start, 1)
-        found += [
-            ConversationHit(conversation, hit.message, weights_to_score(weights))
-            for hit in hits
-            if hit.score is not None
-        ]
-    return found
 
 
 def clear_search_index(connection: sqlite3.Connection) -> None:
