@@ -39,7 +39,6 @@ from app.store.search.term_ranking import (
     term_key_prefix,
     weights_to_score,
 )
-from app.store.sql import conversation_transactions
 from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import POSTGRES, Rows, Statement, TransactionSteps
 from app.store.sql.fingerprints import decode_proof
@@ -56,6 +55,7 @@ Result = TypeVar("Result")
 class PostgresStore(SqlStore):
     """`Store` on a PostgreSQL database. The schema must be up to date when the store opens."""
 
+    search_index_cleanup = term_index.SEARCH_INDEX_CLEANUP
     deadline_sql = "now() + make_interval(secs => {}::float8)"
     # The clock, and not `now()`: a transaction may have waited for its lock since it began.
     second_sql = "(floor(extract(epoch FROM clock_timestamp()))::bigint + {}::bigint)"
@@ -200,25 +200,6 @@ class PostgresStore(SqlStore):
     # Not async: the write is queued at the call, and ends even if its caller is cancelled.
     def append(self, write: LogAppend) -> asyncio.Future[None]:
         return self._appends.append(write, self._clock())
-
-    async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
-        conversation = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
-        if conversation is None:
-            return False
-        return await self._run_transaction(
-            lambda: conversation_transactions.erase_conversation(
-                POSTGRES, term_index.SEARCH_INDEX_CLEANUP, conversation
-            ),
-            exclusive_root=conversation.root,
-        )
-
-    async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
-        return await self._run_transaction(
-            lambda: conversation_transactions.redact_messages(
-                POSTGRES, term_index.SEARCH_INDEX_CLEANUP, conversation, entries
-            ),
-            exclusive_root=conversation.root,
-        )
 
     async def find_summaries(
         self,

@@ -44,6 +44,7 @@ from app.store.sql.rows import (
     encode_json,
     lease_values,
 )
+from app.store.sql.search_index import SearchIndexCleanup
 from app.store.sql.vectors import add_vectors
 
 Result = TypeVar("Result")
@@ -89,6 +90,7 @@ class SqlStore(SqlRequests):
     """The part of `Store` that is the same on SQLite and PostgreSQL."""
 
     is_fully_searchable = True
+    search_index_cleanup: SearchIndexCleanup
     microsecond_sql = "{}"
     """SQL for the microseconds since 1970 that `_encode_microsecond` returns, with a place for its parameter."""
 
@@ -282,6 +284,25 @@ class SqlStore(SqlRequests):
 
     async def clear_vectors(self) -> None:
         await self._write_rows("DELETE FROM message_vectors")
+
+    async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
+        conversation = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
+        if conversation is None:
+            return False
+        return await self._run_transaction(
+            lambda: conversation_transactions.erase_conversation(
+                self._dialect, self.search_index_cleanup, conversation
+            ),
+            exclusive_root=conversation.root,
+        )
+
+    async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
+        return await self._run_transaction(
+            lambda: conversation_transactions.redact_messages(
+                self._dialect, self.search_index_cleanup, conversation, entries
+            ),
+            exclusive_root=conversation.root,
+        )
 
     async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
         await self._run_transaction(lambda: conversation_transactions.replace_marks(self._dialect, conversation, marks))
