@@ -124,7 +124,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_config_option(reencrypt)
     _add_quiet_option(reencrypt)
-    _add_completion_command(commands)
     return parser
 
 
@@ -161,11 +160,6 @@ def _add_doctor_command(commands: SubcommandParsers) -> None:
     doctor = _add_command(commands, "doctor", "try out store and providers, and say what is wrong", "--config my.yaml")
     _add_config_option(doctor)
     doctor.add_argument("--ask", action="store_true", help="also let a model of each provider answer")
-
-
-def _add_completion_command(commands: SubcommandParsers) -> None:
-    completion = _add_command(commands, "completion", "print a script that completes commands in a shell", "bash")
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
 
 
 def _add_serve_command(commands: SubcommandParsers) -> None:

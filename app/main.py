@@ -79,13 +79,12 @@ def build_connection_limits(settings: Settings) -> ConnectionLimits:
 def _open_metrics_folder(settings: Settings) -> Iterator[Path | None]:
     """Yields a folder in which several worker processes count together. The folder exists as long as they serve.
 
-    Yields None if there is one process, if it keeps nothing to share, or if no folder can be made.
+    Yields None if there is one process, if it counts nothing, or if no folder can be made.
     """
     # A folder that the environment names already may not exist, or have numbers of another program.
     os.environ.pop(FOLDER_VARIABLE, None)  # noqa: TID251 - no setting of ours
     count_alone()
-    telemetry = settings.telemetry
-    if settings.server.workers == 1 or not (telemetry.metrics or telemetry.recent_requests):
+    if settings.server.workers == 1 or not settings.telemetry.metrics:
         yield None
         return
     try:

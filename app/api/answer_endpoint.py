@@ -27,8 +27,7 @@ from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, drop_t
 from app.observability.log import begin_log_scope
 from app.observability.metric_families import REPLAYS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.observability.request_facts import record_error, record_requested_model, record_tenant
-from app.observability.request_record import record_caller, record_end_of_reading
+from app.observability.request_record import record_caller, record_error, record_parsed_request
 from app.pipeline.admission.shared_attempts import AttemptWaiter, SharedAttempts
 from app.pipeline.resolve.answer_replay import REPLAY_HEADERS
 from app.pipeline.turn.answer_types import StreamedAnswer, WholeAnswer
@@ -141,21 +140,18 @@ class AnswerEndpoint:
         try:
             # Before the body is read: a caller without a valid key must not make the gateway read and hold it.
             caller = await self._authenticator.authenticate(headers, "chat")
-            record_caller(request_id, caller.tenant, caller.api_key_id)
             body = await read_body(scope, receive, caller.tenant)
             request = self._parse_request(body, headers, caller, request_id)
             if query := scope.get("query_string"):
                 request = msgspec.structs.replace(request, query=query.decode("latin-1"))
-            record_requested_model(request.model, stream=request.stream)
-            record_end_of_reading()
+            record_parsed_request(request.model, stream=request.stream)
             self._list_limits.check_list_lengths(request)
             request = self._authenticator.authorize_request(request, headers)
             if caller.sees_all_tenants and request.conversation_id is not None:
                 entered = await self._authenticator.enter_conversation(caller, request.conversation_id)
                 request = msgspec.structs.replace(request, caller=entered)
             if request.caller is not caller:  # the body names an end user, or an operator a conversation
-                record_caller(request_id, request.caller.tenant, caller.api_key_id)
-                record_tenant(request.caller.tenant, caller.api_key_name)
+                record_caller(request.caller.tenant, caller.api_key_name, caller.api_key_id)
             begin_log_scope(request_id)
             waiter = self._shared_attempts.join_or_start(request, functools.partial(has_disconnected, receive))
         except ClientDisconnected:

@@ -39,7 +39,6 @@ from app.conversations.answer_fingerprints import COUNT_FACT, count_existing_ans
 from app.conversations.erase.retention_sweeper import RetentionSweeper
 from app.observability.metric_families import BACKGROUND_TASKS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.observability.recent_requests import RecentRequests
 from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.call_limits import CallLimits, RateSettings
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
@@ -77,12 +76,11 @@ from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import encrypt_store
 from app.store.key_budgets import KeyBudgets
 from app.store.leases import LeaseKeeper
-from app.store.measured_store import measure_store
+from app.store.measured_store import WriteHealth, measure_store
 from app.store.rate_limits import RateLimits
 from app.store.request_history import RequestHistory
 from app.store.unwritten_fingerprints import UnwrittenFingerprints
 from app.store.usage_recorder import UsageRecorder
-from app.store.write_health import WriteHealth
 from app.upstream.routing.router import RetryPolicy, Router
 
 SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
@@ -115,14 +113,14 @@ class Gateway:
         self.overview = build_overview(settings, self.metrics)
         self.tasks = BackgroundTasks()
         self.metrics.watch_gauge(BACKGROUND_TASKS, lambda: self.tasks.running_count)
-        self._build_store(metrics_folder)
+        self._build_store()
         self._build_models()
         self._build_compaction()
         self._build_upstream_calls()
         self._build_pipeline()
         self._build_model_call_endpoints()
 
-    def _build_store(self, metrics_folder: Path | None) -> None:
+    def _build_store(self) -> None:
         """Builds the store, and what keeps numbers, leases, budgets and requests in it."""
         settings, metrics, now = self.settings, self.metrics, self.now
         self.store = build_store(settings, metrics, self.dependencies)
@@ -141,8 +139,7 @@ class Gateway:
         )
         count = settings.telemetry.recent_requests
         kept = self.store if settings.retention.request_hours else None
-        recent = RecentRequests(count, metrics_folder)
-        self.requests = RequestHistory(recent, kept, metrics=metrics) if count else None
+        self.requests = RequestHistory(count, kept, metrics=metrics) if count else None
         self.unwritten_fingerprints = UnwrittenFingerprints(self.store)
         self.stored_answers = StoredAnswers(self.store, now=now)
         self.prefix_memory: PrefixMemory = PrefixCache()

@@ -9,6 +9,7 @@ from typing import Final
 from app.assembly.gateway import build_store
 from app.commands import CommandError
 from app.conversation.conversation_types import Conversation
+from app.conversations.history.conversation_records import stream_conversation_pages
 from app.settings import Settings
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.store import Store
@@ -71,15 +72,7 @@ async def open_configured_store(settings: Settings) -> AsyncIterator[Store]:
 
 async def stream_conversations(store: ConversationStore, tenant: str | None = None) -> AsyncIterator[Conversation]:
     """Yields the conversations of a tenant (None: of all tenants), oldest first. Reads them page by page."""
-    after = None
-    while True:
-        page = await store.list_conversations(
-            tenant=tenant, query=ConversationQuery(limit=PAGE_SIZE, descending=False, after=after)
-        )
+    query = ConversationQuery(limit=PAGE_SIZE, descending=False)
+    async for page in stream_conversation_pages(store, tenant, query):
         for conversation in page:
             yield conversation
-        if len(page) < PAGE_SIZE:
-            return
-        last = page[-1]
-        assert last.created_at is not None
-        after = (last.created_at, last.id)

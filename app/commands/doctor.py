@@ -27,10 +27,8 @@ from app.assembly.providers_and_routes import (
 )
 from app.commands import add_config_option, make_printable
 from app.commands.check_config import list_unpriced_models, warn_of_unpriced_models
-from app.commands.configured_store import open_configured_store, stream_conversations
+from app.commands.configured_store import open_configured_store
 from app.commands.progress import pluralize
-from app.context.count.token_counter import load_token_counter
-from app.conversations.summaries.empty_summary_replacement import replace_empty_summaries
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.sse import SseDecoder
@@ -177,9 +175,6 @@ async def _examine_store(settings: Settings) -> Report:
         async with open_configured_store(settings) as store:
             info = await store.check()
             has_keys = bool(await store.list_api_keys())
-            empty_count = await replace_empty_summaries(
-                store, stream_conversations(store), counter_for=load_token_counter, now=datetime.now(UTC)
-            )
             limits = build_learned_limits(settings)
             limits.restore(await store.read_model_facts())
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder, GatewayError) as error:
@@ -189,12 +184,6 @@ async def _examine_store(settings: Settings) -> Report:
     report.add("ok", f"It opens ({info.backend}), and its schema is {info.schema_version}, after {seconds:.2f} s.")
     if info.backend == "memory":
         report.add("warning", "It forgets everything when the process ends.")
-    if empty_count:
-        report.add(
-            "warning",
-            f"Found {pluralize(empty_count, 'summary', 'summaries')} without a word about the messages, such as a "
-            "refusal. Excerpts stand there now; a model writes them anew after the conversations' next answers.",
-        )
     for key, limit in limits.list_limits().items():
         origin = "which the provider named" if limit.is_stated else "estimated from what it refused"
         report.add(

@@ -116,9 +116,9 @@ class _FiguresColumn(ProgressColumn):
         return Text(_format_figures(task, self._unit))
 
 
-def pluralize(count: int, singular: str, plural: str | None = None) -> str:
+def pluralize(count: int, singular: str) -> str:
     """Returns a count with its noun: `1 conversation`, `1,234 conversations`."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+    return f"{count:,} {singular if count == 1 else singular + 's'}"
 
 
 def format_duration(seconds: float) -> str:

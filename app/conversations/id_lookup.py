@@ -15,7 +15,7 @@ import msgspec
 from app.conversation.identity import is_valid_conversation_id
 from app.conversations.items.item_building import build_answer_item_id, find_message_item_id, parse_item_id
 from app.dialects.items.item_ids import find_response_id
-from app.observability.recent_requests import EndedRequest
+from app.observability.request_record import EndedRequest
 from app.pipeline.turn.chat_request import Caller
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.requests import RequestQuery

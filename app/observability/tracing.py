@@ -10,11 +10,10 @@ keeps its own spans, and its tracer provider and propagators have no effect here
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -27,7 +26,6 @@ AttributeValue = str | bool | int | float | Sequence[str]
 Attributes = Mapping[str, AttributeValue]
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
-Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 CANCELLED_ERROR_TYPE: Final = "cancelled"
@@ -164,23 +162,10 @@ def current_trace_headers() -> dict[str, str]:
     return carrier
 
 
-def trace_span(
-    name: str,
-) -> Callable[[Callable[Parameters, Coroutine[Any, Any, Result]]], Callable[Parameters, Coroutine[Any, Any, Result]]]:
-    """Decorates a coroutine function: each run gets a child span of the current span."""
-
-    def decorate(
-        function: Callable[Parameters, Coroutine[Any, Any, Result]],
-    ) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
-        @functools.wraps(function)
-        def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Result]:
-            # A plain function that returns the coroutine: without a recorded span a call costs no further frame.
-            work = function(*args, **kwargs)
-            return _run_in_child(name, work) if is_recorded(_current.get().span) else work
-
-        return run
-
-    return decorate
+def trace_work(name: str, work: Coroutine[Any, Any, Result]) -> Coroutine[Any, Any, Result]:
+    """Returns the work with a child span of the current span around it, if that is recorded."""
+    # A plain function: without a recorded span, the work costs no further frame.
+    return _run_in_child(name, work) if is_recorded(_current.get().span) else work
 
 
 async def _run_in_child(name: str, work: Coroutine[Any, Any, Result]) -> Result:

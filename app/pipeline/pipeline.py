@@ -41,15 +41,13 @@ from app.conversation.conversation_types import LogMessage
 from app.dialects.answer_format import Progress
 from app.errors import ContextLengthExceeded, GatewayError, StoreUnavailable, UpstreamRefused, drop_tracebacks
 from app.observability.log import set_log_conversation
-from app.observability.request_facts import record_error
-from app.observability.request_record import timed_step
+from app.observability.request_record import record_error, timed_step
 from app.observability.tracing import (
     COMPACTED_ATTRIBUTE,
     CONVERSATION_ATTRIBUTE,
     STREAMED_ATTRIBUTE,
     current_span,
     share_attributes,
-    trace_span,
 )
 from app.pipeline.call.overflow_recovery import MAX_OVERFLOW_RECOVERIES, OverflowRecovery
 from app.pipeline.call.search_tool_loop import (
@@ -195,8 +193,7 @@ class Pipeline:
             await request.on_answer(conversation)
         return render_stored_answer(stored_answer, conversation.id, request)
 
-    @trace_span("plan")
-    @timed_step("plan")
+    @timed_step("plan", span="plan")
     async def _plan_view(self, turn: Turn) -> tuple[Turn, View]:
         """Plans the view with the summaries that exist now. If the store is unavailable, the view is built from the
         client history alone, unless the request needs the store."""

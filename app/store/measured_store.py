@@ -1,4 +1,6 @@
-"""Wraps a store and measures its operations: count, duration, errors."""
+"""Wraps a store and measures its operations: count, duration, errors. Notices that the store can be read but not
+written, as with a full disk: requests would go on with answers that are not stored, and nobody would know why.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
@@ -18,55 +21,58 @@ from app.observability.metrics import Metrics
 from app.store.contract.conversations import LogAppend, PendingAppend
 from app.store.contract.leases import Lease
 from app.store.contract.store import Store, StoreInfo
-from app.store.write_health import PROBE_ROOT, PROBE_SECONDS, WRITING_OPERATIONS, WriteHealth
 
 Result = TypeVar("Result")
 
+log = logging.getLogger(__name__)
+
 UNTIMED: Final = ("open", "close", "scrub_deleted_data")
 """Operations of the process, not of requests."""
-OPERATION_LABELS: Final = {
-    "find_link_matches": "find",
-    "find_conversation": "get",
-    "find_conversation_of_any_tenant": "look_up",
-    "assign_external_id": "point",
-    "read_log": "read",
-    "read_log_ranges": "read_ranges",
-    "read_client_versions": "versions",
-    "add_anchors": "keep_anchors",
-    "index_messages": "index",
-    "clear_search_index": "forget_index",
-    "search_log": "search",
-    "search_tenant": "search_all",
-    "erase_conversation": "delete",
-    "find_summaries": "chunks",
-    "add_summary": "add_chunk",
-    "list_conversations": "conversations",
-    "replace_metadata": "describe",
-    "replace_marks": "mark",
-    "redact_messages": "redact",
-    "rewrite_sealed_fields": "rewrite",
-    "revise_summary": "revise",
-    "read_summary_revisions": "revisions",
-    "delete_summary": "delete_chunk",
-    "save_completion": "keep_completion",
-    "list_completions": "completions",
-    "find_completion": "completion",
-    "replace_completion_metadata": "describe_completion",
-    "claim_idempotency_key": "claim_request",
-    "complete_idempotency_key": "settle_request",
-    "release_idempotency_key": "give_up_request",
-    "add_api_key": "add_key",
-    "find_api_key": "key_of",
-    "list_api_keys": "keys",
-    "revoke_api_key": "revoke_key",
-    "ensure_server_secret": "server_secret",
-    "purge_idempotency_keys": "purge_requests",
-    "purge_stray_summaries": "purge_chunks",
-    "read_model_facts": "model_facts",
-    "merge_model_facts": "learn",
-}
-"""Labels of operations in the metrics, where they differ from the method's name: existing dashboards use these labels.
-"""
+UNREADY_SECONDS: Final = 60.0
+"""How long writes must fail until the process counts as not ready: a failover of a database takes less."""
+WRITING_OPERATIONS: Final = frozenset(
+    {"append", "claim_lease", "add_summary", "save_completion", "claim_idempotency_key", "add_usage", "add_anchors"}
+)
+"""The operations that tell whether the store can be written."""
+PROBE_ROOT: Final = "write-probe"
+PROBE_SECONDS: Final = 1.0
+
+
+class WriteHealth:
+    """Whether writes succeed. Each change is logged once.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._failing_since: float | None = None
+        self._reason = ""
+
+    @property
+    def is_failing(self) -> bool:
+        return self._failing_since is not None
+
+    def record_success(self) -> None:
+        if self._failing_since is not None:
+            self._failing_since = None
+            log.warning("the database can be written again")
+
+    def record_failure(self, error: StoreUnavailable) -> None:
+        self._reason = error.message
+        if self._failing_since is None:
+            self._failing_since = self._clock()
+            log.warning("the database cannot be written, so answers are not stored: %s", error.message)
+
+    def raise_if_failing_for_long(self) -> None:
+        """Raises the failure if writes fail for `UNREADY_SECONDS` or longer.
+
+        Raises:
+            StoreUnavailable: the last failure.
+        """
+        if self._failing_since is not None and self._clock() - self._failing_since >= UNREADY_SECONDS:
+            raise StoreUnavailable(f"The database cannot be written: {self._reason}")
 
 
 def measure_store(store: Store, metrics: Metrics, write_health: WriteHealth) -> Store:
@@ -151,7 +157,7 @@ def _time_operation(
     store: Store, name: str, metrics: Metrics, write_health: WriteHealth
 ) -> Callable[..., Awaitable[Any]]:
     watched = write_health if name in WRITING_OPERATIONS else None
-    operation = _OperationMetrics(OPERATION_LABELS.get(name, name), metrics, watched)
+    operation = _OperationMetrics(name, metrics, watched)
     return lambda *args, **kwargs: operation.run_timed(getattr(store, name)(*args, **kwargs))
 
 

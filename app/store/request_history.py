@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from app.errors import StoreUnavailable, UpstreamRefused
 from app.observability.background_loops import BackgroundLoop
 from app.observability.metric_families import UNWRITTEN_REQUESTS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.observability.recent_requests import EndedRequest, RecentRequests, decode_requests
+from app.observability.request_record import EndedRequest, decode_requests, encode_request
 from app.store.contract.requests import MAX_REQUEST_BATCH, RequestQuery, RequestStore, StoredRequest
 
 log = logging.getLogger(__name__)
@@ -34,19 +34,19 @@ class RequestHistory:
     """The model calls that have ended.
 
     Args:
-        recent: the newest, also while the store is unavailable.
+        recent_count: how many of the newest are kept in memory, for the time in which the store is unavailable, too.
         store: None: the database keeps none.
     """
 
     def __init__(
         self,
-        recent: RecentRequests,
+        recent_count: int,
         store: RequestStore | None,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         metrics: Metrics = NO_METRICS,
     ) -> None:
-        self._recent = recent
+        self._recent: deque[bytes] = deque(maxlen=recent_count)
         self._store = store
         self._dropped = metrics.counter_series(UNWRITTEN_REQUESTS)
         self._unwritten: deque[bytes] = deque()
@@ -70,7 +70,8 @@ class RequestHistory:
 
     def add(self, request: EndedRequest) -> None:
         """Adds a request that has ended."""
-        line = self._recent.add(request)
+        line = encode_request(request)
+        self._recent.append(line)
         if self._store is None:
             return
         if len(self._unwritten) < MAX_UNWRITTEN_REQUESTS:
@@ -87,11 +88,8 @@ class RequestHistory:
         async with self._lock:
             while self._unwritten and self._store is not None:
                 lines = [self._unwritten.popleft() for _ in range(min(len(self._unwritten), MAX_REQUEST_BATCH))]
-                rows = [
-                    row for one, line in decode_requests(lines) if (row := _build_row(one, line.decode())) is not None
-                ]
                 try:
-                    await self._store.add_requests(rows)
+                    await self._store.add_requests(_build_rows(lines))
                 except StoreUnavailable:
                     self._unwritten.extendleft(reversed(lines))
                     raise
@@ -106,7 +104,8 @@ class RequestHistory:
         Raises:
             StoreUnavailable: none of the newest is selected, and the database cannot be asked.
         """
-        found = {row.id: row for row in await asyncio.to_thread(self._read_recent) if query.selects(row)}
+        recent = await asyncio.to_thread(_build_rows, list(self._recent))
+        found = {row.id: row for row in recent if query.selects(row)}
         if self._store is not None:
             try:
                 found |= {row.id: row for row in await self._store.list_requests(query)}
@@ -122,16 +121,17 @@ class RequestHistory:
         Raises:
             StoreUnavailable: it is none of the newest, and the database cannot be asked.
         """
-        rows = await asyncio.to_thread(self._read_recent)
-        row = next((one for one in rows if one.id == request_id), None)
+        recent = await asyncio.to_thread(_build_rows, list(self._recent))
+        row = next((one for one in recent if one.id == request_id), None)
         if row is None and self._store is not None:
             row = await self._store.find_request(request_id)
         return None if row is None else next((request for request, _ in decode_requests([row.record])), None)
 
-    def _read_recent(self) -> list[StoredRequest]:
-        """Reads files, so it is not for the event loop."""
-        lines = self._recent.read_requests()
-        return [row for one, line in lines if (row := _build_row(one, line.decode())) is not None]
+
+def _build_rows(lines: Iterable[bytes]) -> list[StoredRequest]:
+    """Builds the rows of requests from their records, without those that have no id or cannot be read."""
+    rows = (_build_row(request, line.decode()) for request, line in decode_requests(lines))
+    return [row for row in rows if row is not None]
 
 
 def _build_row(request: EndedRequest, record: str) -> StoredRequest | None:

@@ -48,14 +48,13 @@ from app.dialects.sse import DONE_DATA, SseDecoder
 from app.dialects.usage import TokenUsage
 from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
 from app.observability.metrics import Metrics, TurnFacts
-from app.observability.recent_requests import EndedRequest, RecentRequests
-from app.observability.request_facts import RequestFacts
-from app.observability.request_record import begin_request_record, record_caller, record_end_of_reading
+from app.observability.request_record import EndedRequest, begin_request_record, record_caller, record_parsed_request
 from app.observability.tracing import Tracing
 from app.observability.worker_metric_files import FOLDER_VARIABLE
+from app.store.contract.requests import RequestQuery
 from app.store.contract.store import Store
-from app.store.measured_store import measure_store
-from app.store.write_health import WriteHealth
+from app.store.measured_store import WriteHealth, measure_store
+from app.store.request_history import RequestHistory
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from app.upstream.routing.prices import compute_call_cost_usd
 from tests.benchmarks.messages import History, words
@@ -268,25 +267,27 @@ def telling() -> Iterator[Case | Known]:
 
 
 def _recent_requests(turn: TurnFacts) -> Iterator[Case]:
-    """What the list of recent requests adds to a turn, in a process that serves alone and in one of several workers."""
+    """What the list of recent requests adds to a turn."""
     numbers = itertools.count()
-    facts = RequestFacts(model="gpt-4o", stream=False, conversation_id="conv_" + "0" * 32, context_status="full")
+    kept = RequestHistory(1000, None)
 
-    def record(kept: RecentRequests) -> None:
-        now = time.monotonic()
-        running = begin_request_record(time.monotonic, now, time.time())
-        record_caller(f"req_{next(numbers):032}", "0" * 32, None)
-        record_end_of_reading()
+    def record() -> None:
+        running = begin_request_record(time.monotonic, time.time())
+        record_caller("0" * 32, None, None)
+        record_parsed_request("gpt-4o", stream=False)
+        running.facts.conversation_id, running.facts.context_status = "conv_" + "0" * 32, "full"
         for name in ("resolve", "recall", "plan", "store"):
             running.end_step(running.begin_step(name))
-        running.begin_step("attempt", {"provider": "p", "model": "gpt-4o", "status": 200, "error": None}).end(now)
-        ended = (running.started_unix, now, 0.5, 0.4, running.tenant, None, facts, turn, running.steps)
-        kept.add(EndedRequest(running.request_id, CHAT_PATH, 200, True, *ended))
+        running.begin_step("attempt", {"provider": "p", "model": "gpt-4o", "status": 200, "error": None}).end(
+            time.monotonic()
+        )
+        times = (running.started_unix, running.started_at, 0.5, 0.4)
+        ended = (*times, running.facts.tenant, None, running.facts, turn, running.steps)
+        kept.add(EndedRequest(f"req_{next(numbers):032}", CHAT_PATH, 200, True, *ended))
 
-    with tempfile.TemporaryDirectory() as folder:
-        for name, kept in (("alone", RecentRequests(1000)), ("of several", RecentRequests(1000, Path(folder)))):
-            yield Case("telling", f"a recent request, a worker {name}", "turn", 1, partial(record, kept))
-            yield Case("telling", f"the list of 1,000, a worker {name}", "reading", 1, kept.read_requests)
+    yield Case("telling", "a recent request", "turn", 1, record)
+    read = partial(kept.list_requests, RequestQuery(limit=1000))
+    yield Case("telling", "the list of 1,000", "reading", 1, lambda: asyncio.run(read()))
 
 
 def numbers() -> Iterator[Case]:

@@ -25,7 +25,7 @@ from app.conversations.items.item_building import DELETED
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, StoreUnreadable
 from app.store.encryption.cipher import Cipher
-from app.store.encryption.sealed_fields import FieldSealer
+from app.store.encryption.encrypted_store import FieldSealer
 from app.store.lineage import find_segments, first_own_seq
 from tests.faults.database_snapshot import DatabaseSnapshot, SummaryRow, open_database_snapshot
 

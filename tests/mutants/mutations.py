@@ -148,7 +148,7 @@ STORE: Final = (
     ),
     Mutation(
         "sealed-for-any-place",
-        "app/store/encryption/sealed_fields.py",
+        "app/store/encryption/encrypted_store.py",
         'return orjson.dumps(("concertina", kind, tenant, *names))',
         'return orjson.dumps(("concertina", kind))',
         (
@@ -158,7 +158,7 @@ STORE: Final = (
     ),
     Mutation(
         "versions-in-plain-text",
-        "app/store/encryption/sealed_fields.py",
+        "app/store/encryption/encrypted_store.py",
         "bodies=bodies) if bodies:",
         "bodies=bodies) if not bodies:",
         (f"{CLIENT_VERSIONS}::test_versions_come_back_as_they_were_written[encrypted sqlite]",),
@@ -880,7 +880,7 @@ TRUST: Final = (
     ),
     Mutation(
         "full-disk-unnoticed",
-        "app/store/write_health.py",
+        "app/store/measured_store.py",
         "self._clock() - self._failing_since >= UNREADY_SECONDS",
         "self._clock() - self._failing_since < 0",
         ("tests/store/test_write_health.py::test_a_full_disk_is_told_once_and_after_a_minute_by_the_readiness",),

@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from app.assembly.telemetry import build_tracing
 from app.observability import opentelemetry_tracing
 from app.observability.opentelemetry_tracing import EXPORT_SECONDS, ExportedTracing, build_span_exporter
+from app.observability.request_record import timed_step
 from app.observability.tracing import (
     NOT_TRACED,
     Tracing,
@@ -32,7 +33,6 @@ from app.observability.tracing import (
     run_in_span,
     share_attributes,
     start_child_span,
-    trace_span,
 )
 from app.settings import ConfigurationError, load_settings
 from tests.live import ScriptedUpstream, gateway, serving
@@ -202,7 +202,7 @@ async def test_a_span_is_current_within_and_in_the_tasks_begun_there() -> None:
     exporter = InMemorySpanExporter()
     tracing = otel_to(exporter)
 
-    @trace_span("step")
+    @timed_step("plan", span="step")
     async def step() -> str:
         start_child_span("inner").end()
         return "done"

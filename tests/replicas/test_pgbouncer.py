@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -151,13 +150,9 @@ async def by_hand(made: Fleet) -> None:
     assert (await made.post(1, [user("Hi")], conversation=told["conversation_id"])).status_code == 404
 
 
-async def test_whoever_forgets_the_setting_is_told_of_it(
-    pooled_url: str, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_whoever_forgets_the_setting_is_told_of_it(pooled_url: str, clock: Clock) -> None:
     store = create_store(pooled_url, clock=clock, statement_cache_size=256)
-    with caplog.at_level(logging.WARNING):
-        await store.open()
-    assert ["database.statement_cache_size: 0" in record.getMessage() for record in caplog.records] == [True]
+    await store.open()
     try:
         ends = await asyncio.gather(*(_talk(store) for _ in range(20)), return_exceptions=True)
     finally:
@@ -166,18 +161,6 @@ async def test_whoever_forgets_the_setting_is_told_of_it(
     assert failed
     assert {type(one) for one in failed} == {StoreUnavailable}
     assert all("Set `database.statement_cache_size: 0`." in str(one) for one in failed)
-
-
-async def test_whoever_needs_no_setting_is_not_warned(
-    server: Database, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    url = server.url("postgres")
-    await asyncio.to_thread(prepare_database, url, auto_migrate=True)
-    with caplog.at_level(logging.WARNING):
-        store = create_store(url, clock=clock)
-        await store.open()
-        await store.close()
-    assert caplog.records == []
 
 
 async def test_a_pooler_that_keeps_prepared_statements_needs_no_setting(server: Database, clock: Clock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.observability import log as logs
-from app.observability.request_facts import begin_request_facts, log_request, record_requested_model
+from app.observability.request_record import begin_request_record, log_request, record_parsed_request
 from tests.live import ScriptedUpstream
 from tests.support.gateway import user, world
 from tests.support.log_lines import read_log
@@ -44,12 +45,12 @@ def written(text: str, log_format: Literal["json", "text"]) -> list[str]:
     try:
         logs.configure_logging("info", log_format, stream)
         logging.getLogger("app.api").warning("about %s", text, extra={"model_name": text})
-        begin_request_facts()
-        record_requested_model(text, stream=False)
-        log_request(begin_request_facts(), logging.INFO, {"route": None, "trace": 1})
-        facts = begin_request_facts()
-        record_requested_model(text, stream=False)
-        log_request(facts, logging.WARNING, {"route": None})
+        begin_request_record(time.monotonic, 0.0)
+        record_parsed_request(text, stream=False)
+        log_request(begin_request_record(time.monotonic, 0.0).facts, logging.INFO, {"route": None, "trace": 1})
+        record = begin_request_record(time.monotonic, 0.0)
+        record_parsed_request(text, stream=False)
+        log_request(record.facts, logging.WARNING, {"route": None})
     finally:
         root.handlers[:] = before
         root.setLevel(level)

@@ -10,8 +10,7 @@ from app.errors import StoreUnavailable
 from app.observability import metric_families as f
 from app.observability.metrics import Metrics
 from app.store.contract.store import Store
-from app.store.measured_store import measure_store
-from app.store.write_health import WriteHealth
+from app.store.measured_store import WriteHealth, measure_store
 from tests.support.memory_store import MemoryStore
 
 HEALTH = WriteHealth(lambda: 0.0)
@@ -29,7 +28,7 @@ def test_everything_that_a_store_has_is_there() -> None:
 async def test_each_operation_is_timed() -> None:
     metrics = Metrics()
     await measure_store(store(), metrics, HEALTH).list_api_keys()
-    assert metrics.read_snapshot().sum_histogram(f.STORE_SECONDS, operation="keys").count(1) == 1
+    assert metrics.read_snapshot().sum_histogram(f.STORE_SECONDS, operation="list_api_keys").count(1) == 1
     assert metrics.read_snapshot().sum_series(f.STORE_QUEUE) == 0
 
 
@@ -41,4 +40,4 @@ async def test_a_store_that_is_away_is_counted_and_told(monkeypatch: pytest.Monk
     monkeypatch.setattr(inner, "list_api_keys", away)
     with pytest.raises(StoreUnavailable):
         await measure_store(inner, metrics, HEALTH).list_api_keys()
-    assert metrics.read_snapshot().sum_series(f.STORE_ERRORS, operation="keys") == 1
+    assert metrics.read_snapshot().sum_series(f.STORE_ERRORS, operation="list_api_keys") == 1

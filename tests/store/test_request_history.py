@@ -11,11 +11,11 @@ import pytest
 from app.errors import StoreUnavailable
 from app.observability.metric_families import UNWRITTEN_REQUESTS
 from app.observability.metrics import Metrics
-from app.observability.recent_requests import EndedRequest, RecentRequests
+from app.observability.request_record import EndedRequest
 from app.store import request_history
 from app.store.contract.requests import RequestQuery, StoredRequest
 from app.store.request_history import RequestHistory
-from tests.observability.test_recent_requests import request
+from tests.observability.test_request_record import request
 from tests.support.memory_store import MemoryStore
 
 ALL = RequestQuery(limit=100)
@@ -50,7 +50,7 @@ class World:
         self.history = self.process()
 
     def process(self) -> RequestHistory:
-        return RequestHistory(RecentRequests(2), self.store, metrics=self.metrics)
+        return RequestHistory(2, self.store, metrics=self.metrics)
 
     def add(self, *numbers: int) -> None:
         for number in numbers:

@@ -12,8 +12,7 @@ from app.observability import metric_families as f
 from app.observability.metrics import NO_METRICS, Metrics
 from app.store.contract.conversations import LogAppend
 from app.store.contract.store import Store
-from app.store.measured_store import measure_store
-from app.store.write_health import UNREADY_SECONDS, WriteHealth
+from app.store.measured_store import UNREADY_SECONDS, WriteHealth, measure_store
 from tests.store.example_logs import begin, fresh_tenant
 from tests.support.memory_store import MemoryStore
 from tests.upstream.scripted_provider import Time

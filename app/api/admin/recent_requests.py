@@ -25,8 +25,7 @@ from app.conversation.names import is_valid_name
 from app.conversations.api_keys import KeyNames, read_key_names
 from app.conversations.items.item_building import build_answer_item_id
 from app.errors import NotFound
-from app.observability.recent_requests import EndedRequest
-from app.observability.request_record import RequestStep, StepName
+from app.observability.request_record import EndedRequest, RequestStep, StepName
 from app.pipeline.turn.chat_request import Caller
 from app.store.contract.keys import KeyStore
 from app.store.contract.requests import RequestQuery

@@ -22,7 +22,7 @@ from app.api.edge.request_reader import read_headers
 from app.conversation.api_keys import END_USER_SEPARATOR, OPERATOR_TENANT, SCOPES, ApiKey, Scope, hash_api_key
 from app.dialects.request_body import encode_fields
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
-from app.observability.request_facts import record_tenant
+from app.observability.request_record import record_caller
 from app.pipeline.turn.chat_request import Caller, ChatRequest
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.keys import KeyStore
@@ -161,7 +161,7 @@ class Authenticator:
             StoreUnavailable: the key cannot be looked up.
         """
         caller = await self._find_caller(headers, required_scope)
-        record_tenant(caller.tenant, caller.api_key_name)
+        record_caller(caller.tenant, caller.api_key_name, caller.api_key_id)
         return caller
 
     async def _find_caller(self, headers: Mapping[str, str], required_scope: Scope) -> Caller:
@@ -201,7 +201,7 @@ class Authenticator:
     async def enter_conversation(self, caller: Caller, conversation_id: str) -> Caller:
         """Returns the caller in the tenant of a conversation, if the caller sees all tenants (`OperatorAccess`)."""
         entered = await self._operators.enter_conversation(caller, conversation_id)
-        record_tenant(entered.tenant, entered.api_key_name)
+        record_caller(entered.tenant, entered.api_key_name, entered.api_key_id)
         return entered
 
     def require_operator(self) -> Callable[[Request], Awaitable[Caller]]:

@@ -17,7 +17,7 @@ from app.api.edge.headers import REQUEST_ID_SCOPE_KEY
 from app.api.edge.request_reader import ClientDisconnected, read_headers
 from app.api.edge.unknown_paths import find_allowed_methods, unknown_path_error
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, drop_tracebacks
-from app.observability.request_facts import record_error
+from app.observability.request_record import record_error
 
 VALIDATION_ERROR_CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 """OpenAI's error code by pydantic's error type. Other types become `invalid_type` or `invalid_value`."""

@@ -23,7 +23,7 @@ from app.errors import (
     UpstreamRefused,
     drop_tracebacks,
 )
-from app.observability.request_facts import record_error
+from app.observability.request_record import record_error
 
 log = logging.getLogger(__name__)
 

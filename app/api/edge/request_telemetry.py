@@ -14,14 +14,13 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST
+from app.api.edge.headers import REQUEST_ID_SCOPE_KEY
 from app.errors import UpstreamRefused
 from app.observability import metric_families
 from app.observability.log import MAX_FIELD_CHARS
 from app.observability.metric_families import CONSOLE_LABEL, MODEL_CALL_ENDPOINTS, OTHER_LABEL, is_application_endpoint
 from app.observability.metrics import Metrics
-from app.observability.recent_requests import EndedRequest
-from app.observability.request_facts import RequestFacts, begin_request_facts, log_request
-from app.observability.request_record import RequestRecord, begin_request_record
+from app.observability.request_record import EndedRequest, RequestRecord, begin_request_record, log_request
 from app.observability.tracing import (
     CANCELLED_ERROR_TYPE,
     CONVERSATION_ATTRIBUTE,
@@ -86,12 +85,11 @@ class RequestTelemetry:
                 "network.protocol.version": scope.get("http_version", "1.1"),
             }
             started = self.tracing.start_request_span(method, scope["headers"], attributes)
-        watch = _ResponseObserver(send, self.metrics, self.seconds, started.span, begin_request_facts(), self.seconds())
+        record = begin_request_record(self.seconds, self.unix_seconds())
+        watch = _ResponseObserver(send, self.metrics, started.span, record)
         is_model_call = scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST"
         if is_model_call:
             self.metrics.in_flight.inc()
-            if self.keep_request is not None:
-                watch.record = begin_request_record(self.seconds, watch.started_at, self.unix_seconds())
         with run_in_span(started):
             try:
                 await self.application(scope, receive, watch.send)
@@ -104,7 +102,7 @@ class RequestTelemetry:
 
     def _finish_request(self, scope: Scope, watch: _ResponseObserver) -> None:
         """Counts, traces and logs a request that is over, however it ended."""
-        duration, method = self.seconds() - watch.started_at, scope["method"]
+        duration, method = self.seconds() - watch.record.started_at, scope["method"]
         route = scope["path"] if scope["path"] in MODEL_CALL_ENDPOINTS else _find_route_path(scope)
         if self.metrics.is_on:
             is_console = method in ("GET", "HEAD") and any(name == CONSOLE_HEADER for name, _ in scope["headers"])
@@ -114,9 +112,10 @@ class RequestTelemetry:
             _finish_request_span(watch, method, route)
         if self.logs_requests and not _is_quiet(scope["path"], watch.status):
             _log_request(watch, method, route, duration)
-        if self.keep_request is not None and watch.record is not None:
-            self.keep_request(_build_ended_request(watch, watch.record, scope["path"], duration))
-            watch.record.forget()
+        if self.keep_request is not None and scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST":
+            request_id = watch.record.facts.request_id or scope.get(REQUEST_ID_SCOPE_KEY)
+            self.keep_request(_build_ended_request(watch, request_id, scope["path"], duration))
+        watch.record.forget()
 
     def _count_request(self, endpoint: str, watch: _ResponseObserver, duration: float) -> None:
         stream = "true" if watch.is_stream else "false"
@@ -127,7 +126,7 @@ class RequestTelemetry:
             first_byte.observe(watch.first_byte_seconds)
         if not watch.is_complete:
             self.metrics.counter_series(metric_families.DISCONNECTS).inc()
-        if (error := watch.facts.error) is not None:
+        if (error := watch.record.facts.error) is not None:
             self.metrics.count_error(error.name, error.status, is_of_application=is_application_endpoint(endpoint))
         elif watch.status >= FIRST_ERROR_STATUS and watch.status != CLIENT_CLOSED_REQUEST:
             # The gateway's own errors are recorded in `facts`. This one is a provider's answer, passed through.
@@ -138,9 +137,7 @@ class _ResponseObserver(msgspec.Struct):
     """Observes the messages of one answer.
 
     Attributes:
-        started_at: monotonic seconds.
-        record: what the list of recent requests shows; None if the request is not listed.
-        first_byte_seconds: seconds from `started_at` to the first piece of the body.
+        first_byte_seconds: seconds from the start to the first piece of the body.
         status: the answer's status; 499 until its head is sent.
         is_stream: the answer is a stream of events.
         is_complete: the last piece was handed to the server.
@@ -148,11 +145,8 @@ class _ResponseObserver(msgspec.Struct):
 
     _send: Send
     _metrics: Metrics
-    _seconds: Callable[[], float]
     span: Span
-    facts: RequestFacts
-    started_at: float
-    record: RequestRecord | None = None
+    record: RequestRecord
     first_byte_seconds: float | None = None
     status: int = CLIENT_CLOSED_REQUEST
     is_stream: bool = False
@@ -165,7 +159,7 @@ class _ResponseObserver(msgspec.Struct):
             self._record_response_start(message)
         else:
             if self.first_byte_seconds is None:
-                self.first_byte_seconds = self._seconds() - self.started_at
+                self.first_byte_seconds = self.record.seconds() - self.record.started_at
                 self.span.add_event("first_byte")
             if not message.get("more_body", False):
                 self.is_complete = True
@@ -173,7 +167,7 @@ class _ResponseObserver(msgspec.Struct):
 
     def _record_response_start(self, message: Message) -> None:
         self.status = message["status"]
-        headers, facts = dict(message.get("headers", ())), self.facts
+        headers, facts = dict(message.get("headers", ())), self.record.facts
         kind = headers.get(b"content-type")
         if kind is not None and kind.startswith(EVENT_STREAM):
             self.is_stream = True
@@ -187,7 +181,7 @@ class _ResponseObserver(msgspec.Struct):
 
 def _finish_request_span(watch: _ResponseObserver, method: str, route: str | None) -> None:
     """Sets the attributes and the outcome of a request's span."""
-    facts, span = watch.facts, watch.span
+    facts, span = watch.record.facts, watch.span
     attributes: dict[str, str | int] = {}
     if watch.status != CLIENT_CLOSED_REQUEST:
         attributes["http.response.status_code"] = watch.status
@@ -219,14 +213,15 @@ def _log_request(watch: _ResponseObserver, method: str, route: str | None, durat
     if not watch.is_complete:
         log_fields["cut"] = True
     log_fields.update(span_ids(watch.span))
-    log_request(watch.facts, logging.WARNING if _has_failed(watch) else logging.INFO, log_fields)
+    log_request(watch.record.facts, logging.WARNING if _has_failed(watch) else logging.INFO, log_fields)
 
 
 def _build_ended_request(
-    watch: _ResponseObserver, record: RequestRecord, endpoint: str, duration: float
+    watch: _ResponseObserver, request_id: str | None, endpoint: str, duration: float
 ) -> EndedRequest:
+    record = watch.record
     return EndedRequest(
-        watch.facts.request_id or record.request_id,
+        request_id,
         endpoint,
         watch.status,
         watch.is_complete,
@@ -234,9 +229,9 @@ def _build_ended_request(
         record.started_at,
         duration,
         watch.first_byte_seconds,
-        record.tenant,
+        record.facts.tenant,
         record.key_id,
-        watch.facts,
+        record.facts,
         record.turn,
         record.steps,
         record.answer,
@@ -248,7 +243,7 @@ def _has_failed(watch: _ResponseObserver) -> bool:
     """Returns whether the gateway or a provider failed, also after the status was sent, inside a stream."""
     if watch.status >= FIRST_SERVER_ERROR_STATUS:
         return True
-    return watch.facts.error is not None and watch.status < FIRST_ERROR_STATUS
+    return watch.record.facts.error is not None and watch.status < FIRST_ERROR_STATUS
 
 
 def _is_quiet(path: str, status: int) -> bool:

@@ -23,7 +23,7 @@ from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.usage import sum_usages
 from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.request_record import timed_step
-from app.observability.tracing import current_span, trace_span
+from app.observability.tracing import current_span
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.turn import Turn, View, build_cache_key
 from app.pipeline.view.view_builder import ViewBuilder
@@ -55,8 +55,7 @@ class TurnCompactor:
         """Starts a task that summarizes the ranges of a view's plan."""
         return TurnCompactionTask(self, turn, view, self.tasks)
 
-    @trace_span("compact")
-    @timed_step("compaction")
+    @timed_step("compaction", span="compact")
     async def compact(
         self,
         turn: Turn,

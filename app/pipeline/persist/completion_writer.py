@@ -12,7 +12,6 @@ from app.conversation.item import Item
 from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.errors import InvalidRequest
 from app.observability.request_record import timed_step
-from app.observability.tracing import trace_span
 from app.pipeline.resolve.item_references import build_item_anchors
 from app.pipeline.turn.chat_request import ChatRequest
 from app.pipeline.turn.resolved_request import ResolvedRequest
@@ -31,8 +30,7 @@ class CompletionWriter:
         self._store = store
         self._clock = clock
 
-    @trace_span("store completion")
-    @timed_step("store")
+    @timed_step("store", span="store completion")
     async def write_completion(
         self,
         request: ChatRequest,

@@ -20,7 +20,6 @@ from app.conversation.item import Item
 from app.dialects.item_decoding import decode_item, is_instructions_field
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.observability.request_record import timed_step
-from app.observability.tracing import trace_span
 from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.resolve.capsule_resolution import CapsuleHistory, CapsuleResolver, check_capsule_conversation
 from app.pipeline.resolve.client_history import (
@@ -107,8 +106,7 @@ class ConversationResolver:
         self._lease_wait_seconds = lease_wait_seconds
         self._serves_degraded = serves_degraded
 
-    @trace_span("recall")
-    @timed_step("recall")
+    @timed_step("recall", span="recall")
     async def resolve(self, request: ChatRequest, encoding: str, held_leases: AsyncExitStack) -> ResolvedRequest:
         """Finds the conversation of a request, and what of the request is new.
 

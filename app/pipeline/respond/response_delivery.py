@@ -18,7 +18,7 @@ from app.dialects.sse import SseEvent
 from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.dialects.usage import read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
-from app.observability.request_facts import record_error
+from app.observability.request_record import record_error
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer
 from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer, select_forwarded_headers

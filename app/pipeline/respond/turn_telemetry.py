@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from app.dialects.usage import TokenUsage
 from app.observability.metrics import TurnFacts
-from app.observability.request_facts import current_request_facts
 from app.observability.request_record import current_request_record
 from app.observability.tracing import STREAMED_ATTRIBUTE, current_span
 from app.pipeline.respond.context_status import ContextReport
@@ -16,9 +15,10 @@ from app.upstream.routing.prices import compute_call_cost_usd, compute_prompt_co
 
 def log_and_trace_report(request: ChatRequest, report: ContextReport) -> None:
     """Records numbers and names of the view in the request's log line and span."""
-    facts = current_request_facts()
-    if facts is None:
+    record = current_request_record()
+    if record is None:
         return
+    facts = record.facts
     facts.context_status = report.status
     facts.conversation_id = report.conversation_id
     prompt_tokens, log_tokens = report.prompt_tokens, report.log_tokens
@@ -76,6 +76,5 @@ def build_turn_facts(
 def record_turn(facts: TurnFacts) -> None:
     """Records the numbers of an answer for the list of requests and the log line."""
     if (record := current_request_record()) is not None:
-        record.turn = facts
-    if (logged := current_request_facts()) is not None:
+        record.turn, logged = facts, record.facts
         logged.provider, logged.cost, logged.cached = facts.provider, facts.cost_usd, facts.cached_tokens

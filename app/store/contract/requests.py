@@ -33,7 +33,7 @@ class StoredRequest(msgspec.Struct, frozen=True):
     context_status: str | None
     conversation_id: str | None
     record: str
-    """The whole request with its steps, as JSON (`observability.recent_requests.EndedRequest`)."""
+    """The whole request with its steps, as JSON (`observability.request_record.EndedRequest`)."""
 
 
 class RequestQuery(msgspec.Struct, frozen=True):

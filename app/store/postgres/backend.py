@@ -10,10 +10,10 @@ and backups keep them as long as they exist.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -25,10 +25,10 @@ from app.conversation.conversation_types import (
     LogMessage,
     Summary,
 )
-from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, ConversationHit, LinkMatch, LogAppend, SearchHit
+from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, LinkMatch, LogAppend, SearchHit
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
-from app.store.lineage import LogSegment, find_gapless_leading_range, first_own_seq, order_links_deepest_first
+from app.store.lineage import LogSegment, find_gapless_leading_range, order_links_deepest_first
 from app.store.postgres import statements, term_index
 from app.store.postgres.append_queue import AppendQueue, build_anchor_arguments, build_issue_arguments
 from app.store.postgres.pool import PostgresOptions, PostgresPool
@@ -36,16 +36,13 @@ from app.store.postgres.statements import SQL
 from app.store.search.term_ranking import (
     hash_conversation_scope,
     hash_tenant_scope,
-    hash_terms,
     term_key_prefix,
     weights_to_score,
 )
-from app.store.sql import conversation_transactions
 from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import POSTGRES, Rows, Statement, TransactionSteps
 from app.store.sql.fingerprints import decode_proof
 from app.store.sql.rows import (
-    decode_conversation,
     decode_link_match,
     decode_log_message,
     decode_summary,
@@ -54,12 +51,11 @@ from app.store.sql.rows import (
 
 Result = TypeVar("Result")
 
-_SEARCH_INDEX_CLEANUP: Final = term_index.PostgresIndexCleanup()
-
 
 class PostgresStore(SqlStore):
     """`Store` on a PostgreSQL database. The schema must be up to date when the store opens."""
 
+    search_index_cleanup = term_index.SEARCH_INDEX_CLEANUP
     deadline_sql = "now() + make_interval(secs => {}::float8)"
     # The clock, and not `now()`: a transaction may have waited for its lock since it began.
     second_sql = "(floor(extract(epoch FROM clock_timestamp()))::bigint + {}::bigint)"
@@ -74,7 +70,6 @@ class PostgresStore(SqlStore):
     async def open(self) -> None:
         await self._connections.open()
         await self._require_current_schema("The database's schema")
-        await self._connections.warn_about_pooler()
 
     async def close(self) -> None:
         # Queued appends need the connections.
@@ -199,45 +194,12 @@ class PostgresStore(SqlStore):
             SearchHit(decode_log_message(row[1:]), None if row[0] is None else weights_to_score(row[0])) for row in rows
         ]
 
-    async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
-        keys = hash_terms(terms)
-        rows = await self._connections.fetch(term_index.SEARCH_TENANT, hash_tenant_scope(tenant), tenant, keys, limit)
-        found = [decode_conversation(row[1:]) for row in rows]
-        # A second statement, since messages are found by root, and the roots are known only now.
-        best = await self._connections.fetch(
-            term_index.BEST_MESSAGES,
-            [one.root for one in found],
-            [one.id for one in found],
-            [term_key_prefix(one.root, one.id) for one in found],
-            [first_own_seq(one) for one in found],
-            [one.head_seq + 1 for one in found],
-            keys,
-        )
-        messages = {row[0]: decode_log_message(row[1:]) for row in best}
-        return [
-            ConversationHit(conversation, messages[rank], weights_to_score(rows[rank - 1][0]))
-            for rank, conversation in enumerate(found, start=1)
-            if rank in messages
-        ]
+    def _search_tenant_index(self, tenant: str, keys: Sequence[int], limit: int) -> Awaitable[Rows]:
+        return self._connections.fetch(term_index.SEARCH_TENANT, hash_tenant_scope(tenant), tenant, keys, limit)
 
     # Not async: the write is queued at the call, and ends even if its caller is cancelled.
     def append(self, write: LogAppend) -> asyncio.Future[None]:
         return self._appends.append(write, self._clock())
-
-    async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
-        conversation = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
-        if conversation is None:
-            return False
-        return await self._run_transaction(
-            lambda: conversation_transactions.erase_conversation(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation),
-            exclusive_root=conversation.root,
-        )
-
-    async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
-        return await self._run_transaction(
-            lambda: conversation_transactions.redact_messages(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation, entries),
-            exclusive_root=conversation.root,
-        )
 
     async def find_summaries(
         self,

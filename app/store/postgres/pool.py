@@ -5,7 +5,6 @@ errors become `StoreUnavailable`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ import asyncpg
 from asyncpg import exceptions as driver
 
 from app.errors import StoreUnavailable
-
-log = logging.getLogger(__name__)
 
 AsyncpgPool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
@@ -132,22 +129,6 @@ class PostgresPool:
         else:
             await self._run_on_connection(lambda connection: connection.executemany(sql, rows))
 
-    async def warn_about_pooler(self) -> None:
-        """Logs a warning if a pooler may lose prepared statements. The process id that the connection announced is then
-        not that of the server process that answers.
-
-        Raises:
-            StoreUnavailable: as for `fetch`.
-        """
-        if not self._options.statement_cache_size:
-            return
-        announced_pid, backend_pid = await self._run_on_connection(_read_server_pids)
-        if announced_pid != backend_pid:
-            log.warning(
-                "PostgreSQL is behind a pooler: unless the pooler keeps sessions or prepared statements, "
-                "set `database.statement_cache_size: 0`"
-            )
-
     async def _run_on_connection(self, operation: Callable[[Any], Awaitable[Any]]) -> Any:
         pool = self._require_open_pool()
         try:
@@ -213,12 +194,6 @@ async def _force_generic_plans(connection: Any) -> None:
     Statements that were planned while the tables were nearly empty scan whole tables until the tables are analyzed.
     """
     await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
-
-
-async def _read_server_pids(connection: Any) -> tuple[int, int]:
-    """Returns the server process that the connection announced when it was opened, and the one that answers now."""
-    async with connection.transaction():
-        return connection.get_server_pid(), await connection.fetchval("SELECT pg_backend_pid()")
 
 
 async def _skip_session_reset(connection: Any) -> None:

@@ -21,11 +21,10 @@ from app.store.search.term_ranking import (
     NEWEST_MESSAGES,
     TERM_BITS,
     hash_conversation_scope,
-    hash_tenant_scope,
-    term_key_prefix,
 )
-from app.store.sql.dialects import POSTGRES, TransactionSteps
+from app.store.sql.dialects import POSTGRES
 from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS
+from app.store.sql.search_index import SearchIndexCleanup
 from app.store.sql.statements import number_parameters
 
 _TERM_MASK: Final = (1 << TERM_BITS) - 1
@@ -79,26 +78,21 @@ INSERT_TENANT_SCOPES: Final = number_parameters(
 )
 
 
-def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
-    """Returns common table expressions from `stretch`, the segments of a log, to `best`, the messages with the highest
-    weights. The bounds in `store.search.term_ranking` say what is read, and `rank_by_weight` how it is weighed.
-
-    OFFSET 0 makes the planner use the GIN index: by the primary key it would read whole conversations. The GIN index
-    returns rows in table order, and the read stops when it has enough, so common terms are first looked for among the
-    newest messages.
-
-    Args:
-        root: an SQL expression for the root.
-        messages: an SQL expression for the number of messages that are searched.
-        limit: an SQL expression for the number of wanted messages.
-    """
-    return f"""
+# `stretch` has the segments of the log, `best` the messages with the highest weights. The bounds in
+# `store.search.term_ranking` say what is read, and `rank_by_weight` how it is weighed. OFFSET 0 makes the planner use
+# the GIN index: by the primary key it would read whole conversations. The GIN index returns rows in table order, and
+# the read stops when it has enough, so common terms are first looked for among the newest messages.
+SEARCH_LOG: Final = number_parameters(
+    f"""
+    WITH stretch AS (
+        SELECT * FROM unnest(:ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[])
+            AS s (id, prefix, from_seq, to_seq)),
     recent AS MATERIALIZED (
         SELECT s.id, t.term & {_TERM_MASK} AS term, p.seq
         FROM stretch s
         CROSS JOIN LATERAL (
             SELECT seq, terms FROM message_terms
-            WHERE root = {root} AND conversation_id = s.id AND seq >= s.to_seq - {NEWEST_MESSAGES}
+            WHERE root = :root AND conversation_id = s.id AND seq >= s.to_seq - {NEWEST_MESSAGES}
               AND seq < s.to_seq OFFSET 0) p
         CROSS JOIN LATERAL unnest(p.terms) AS t (term)
         WHERE s.to_seq - s.from_seq > {COMMON_TERM_HITS} AND t.term & {_TERM_MASK} = ANY (:terms::bigint[])),
@@ -113,7 +107,7 @@ def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
             SELECT seq
             FROM (
                 SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[a.prefix | a.term] OFFSET 0) o
-            WHERE o.root = {root} AND o.conversation_id = a.id AND o.seq >= a.from_seq AND o.seq < a.to_seq
+            WHERE o.root = :root AND o.conversation_id = a.id AND o.seq >= a.from_seq AND o.seq < a.to_seq
             LIMIT CASE WHEN a.late > 0 THEN {COMMON_TERM_HITS} + 1 END) p
         WHERE a.late < {COMMON_NEWEST_HITS}),
     counted AS MATERIALIZED (
@@ -121,7 +115,7 @@ def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
                late >= {COMMON_NEWEST_HITS} OR (late > 0 AND coalesce(upto, 0) > {COMMON_TERM_HITS}) AS is_common
         FROM asked LEFT JOIN (SELECT id, term, count(*) AS upto FROM early GROUP BY id, term) e USING (id, term)),
     telling AS (
-        SELECT term, round(1000 * ln(1 + ({messages} - matching + 0.5::float8) / (matching + 0.5)))::bigint AS weight
+        SELECT term, round(1000 * ln(1 + (:messages::float8 - matching + 0.5) / (matching + 0.5)))::bigint AS weight
         FROM (
             SELECT term, sum(matching)::bigint AS matching,
                    sum(sum(held)) OVER (ORDER BY sum(matching), term) - sum(held) AS hits
@@ -139,15 +133,7 @@ def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
             SELECT id, term, seq, false AS is_common FROM early
             UNION ALL SELECT id, term, seq, true FROM recent) h
         JOIN counted USING (id, term, is_common) JOIN telling USING (term)
-        GROUP BY seq ORDER BY weights DESC, seq DESC LIMIT {limit})"""
-
-
-SEARCH_LOG: Final = number_parameters(
-    f"""
-    WITH stretch AS (
-        SELECT * FROM unnest(:ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[])
-            AS s (id, prefix, from_seq, to_seq)),
-    {_build_ranking_ctes(":root", ":messages::float8", ":limit::bigint")},
+        GROUP BY seq ORDER BY weights DESC, seq DESC LIMIT :limit::bigint),
     steps (step) AS (VALUES {", ".join(f"({step})" for step in NEIGHBOUR_STEPS)}),
     wanted AS MATERIALIZED (
         SELECT seq, max(weights) AS weights, min(distance) AS distance
@@ -193,126 +179,30 @@ SEARCH_TENANT: Final = number_parameters(
     "$",
 )
 
-BEST_MESSAGES: Final = number_parameters(
-    f"""
-    SELECT o.place, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
-    FROM unnest(
-        :roots::text[], :ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[]
-    ) WITH ORDINALITY AS o (root, id, prefix, from_seq, to_seq, place)
-    CROSS JOIN LATERAL (
-        WITH stretch AS (
-            SELECT o.id AS id, o.prefix AS prefix, o.from_seq AS from_seq, o.to_seq AS to_seq),
-        {_build_ranking_ctes("o.root", "(o.to_seq - o.from_seq)", "1")}
-        SELECT seq FROM best) b
-    CROSS JOIN LATERAL (
-        SELECT * FROM messages m WHERE m.root = o.root AND m.conversation_id = o.id AND m.seq = b.seq OFFSET 0) m""",
-    ("roots", "ids", "prefixes", "from_seqs", "to_seqs", "terms"),
-    "$",
-)
-"""Finds the best message of each of several conversations, among those in its own rows; `place` counts the
-conversations from 1.
-"""
-
 _HERE: Final = "root = :root AND conversation_id = :id"
 _TERM: Final = f"term & {_TERM_MASK}"
-_TERMS: Final = f"SELECT {_TERM} FROM message_terms CROSS JOIN unnest(terms) AS t (term) WHERE {_HERE}"
-_DELETE_TENANT_POSTINGS: Final = "DELETE FROM tenant_postings p WHERE tenant_scope = :tenant_scope AND scope = :scope"
+_TERMS: Final = f"SELECT {_TERM} AS term FROM message_terms CROSS JOIN unnest(terms) AS t (term) WHERE {_HERE}"
 
 
-class PostgresIndexCleanup:
-    """`transactions.SearchIndexCleanup` for the tables of PostgreSQL."""
-
-    def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
-        here = {"root": root, "id": conversation_id}
-        scopes = {"tenant_scope": hash_tenant_scope(tenant), "scope": hash_conversation_scope(root, conversation_id)}
-        yield POSTGRES.build_statement(
-            f"""
-            {_DELETE_TENANT_POSTINGS} AND term = ANY (ARRAY({_TERMS} AND seq = :seq)) AND NOT EXISTS (
-                SELECT FROM (
-                    SELECT root, conversation_id, seq FROM message_terms
-                    WHERE terms @> ARRAY[:prefix::bigint | p.term] OFFSET 0) o
-                WHERE {_HERE} AND seq <> :seq)""",
-            **scopes,
-            **here,
-            seq=seq,
-            prefix=term_key_prefix(root, conversation_id),
-        )
-        # After the tenant's rows, whose deletion reads this one.
-        yield POSTGRES.build_statement(f"DELETE FROM message_terms WHERE {_HERE} AND seq = :seq", **here, seq=seq)
-        yield POSTGRES.build_statement(
-            f"""
-            DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope
-              AND NOT EXISTS (SELECT FROM message_terms WHERE {_HERE} AND cardinality(terms) > 0)""",
-            **scopes,
-            **here,
-        )
-
-    def copy_messages(
-        self, *, tenant: str, root: str, from_id: str, to_id: str, from_seq: int, to_seq: int
-    ) -> TransactionSteps[None]:
-        yield POSTGRES.build_statement(
-            f"""
-            INSERT INTO message_terms (root, conversation_id, seq, terms)
-            SELECT root, :target::text, seq, ARRAY(SELECT :prefix::bigint | ({_TERM}) FROM unnest(terms) AS t (term))
-            FROM message_terms WHERE {_HERE} AND seq >= :from_seq AND seq < :to_seq
-            ON CONFLICT (root, conversation_id, seq) DO NOTHING""",
-            target=to_id,
-            prefix=term_key_prefix(root, to_id),
-            root=root,
-            id=from_id,
-            from_seq=from_seq,
-            to_seq=to_seq,
-        )
-        yield from self._index_for_tenant(tenant, root, to_id)
-
-    def move_or_remove_conversation(
-        self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
-    ) -> TransactionSteps[None]:
-        here = {"root": root, "id": conversation_id}
-        scopes = {"tenant_scope": hash_tenant_scope(tenant), "scope": hash_conversation_scope(root, conversation_id)}
-        yield POSTGRES.build_statement(f"{_DELETE_TENANT_POSTINGS} AND term = ANY (ARRAY({_TERMS}))", **scopes, **here)
-        yield POSTGRES.build_statement(
-            "DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope", **scopes
-        )
-        yield POSTGRES.build_statement(
-            f"DELETE FROM message_terms WHERE {_HERE} AND seq > :kept_through", **here, kept_through=kept_through
-        )
-        if heir is not None:
-            yield from self._hand_over_terms(root, conversation_id, heir)
-            yield from self._index_for_tenant(tenant, root, heir)
-
-    def _hand_over_terms(self, root: str, conversation_id: str, heir: str) -> TransactionSteps[None]:
-        yield POSTGRES.build_statement(
-            f"""
-            UPDATE message_terms
-            SET conversation_id = :heir,
-                terms = ARRAY(SELECT :prefix::bigint | ({_TERM}) FROM unnest(terms) AS t (term))
-            WHERE {_HERE}""",
-            root=root,
-            id=conversation_id,
-            heir=heir,
-            prefix=term_key_prefix(root, heir),
-        )
-
-    def _index_for_tenant(self, tenant: str, root: str, conversation_id: str) -> TransactionSteps[None]:
-        scopes = {"tenant_scope": hash_tenant_scope(tenant), "scope": hash_conversation_scope(root, conversation_id)}
-        theirs = {**scopes, "root": root, "id": conversation_id}
-        yield POSTGRES.build_statement(
-            f"""
-            INSERT INTO tenant_postings (tenant_scope, term, scope)
-            SELECT :tenant_scope::bigint, h.term, :scope::bigint FROM (SELECT DISTINCT * FROM ({_TERMS}) d (term)) h
-            ORDER BY h.term
-            ON CONFLICT (tenant_scope, term, scope) DO NOTHING""",
-            **theirs,
-        )
-        yield POSTGRES.build_statement(
-            f"""
-            INSERT INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
-            SELECT :tenant_scope::bigint, :scope::bigint, :root::text, :id::text
-            WHERE EXISTS (SELECT FROM message_terms WHERE {_HERE} AND cardinality(terms) > 0)
-            ON CONFLICT (tenant_scope, scope) DO NOTHING""",
-            **theirs,
-        )
+_WITH_NEW_PREFIX: Final = f"ARRAY(SELECT :to_prefix::bigint | ({_TERM}) FROM unnest(terms) AS t (term))"
+SEARCH_INDEX_CLEANUP: Final = SearchIndexCleanup(
+    dialect=POSTGRES,
+    rows=f"message_terms WHERE {_HERE}",
+    terms=_TERMS,
+    is_term_in="term = ANY (ARRAY({terms}))",
+    has_terms=f"SELECT FROM message_terms WHERE {_HERE} AND cardinality(terms) > 0",
+    is_elsewhere=f"""
+        SELECT FROM (
+            SELECT root, conversation_id, seq FROM message_terms
+            WHERE terms @> ARRAY[:prefix::bigint | tenant_postings.term] OFFSET 0) o
+        WHERE {_HERE} AND seq <> :seq""",
+    copy=f"""
+        INSERT INTO message_terms (root, conversation_id, seq, terms)
+        SELECT root, :to_id::text, seq, {_WITH_NEW_PREFIX}
+        FROM message_terms WHERE {_HERE} AND seq >= :from_seq AND seq < :to_seq
+        ON CONFLICT (root, conversation_id, seq) DO NOTHING""",
+    hand_over=f"UPDATE message_terms SET conversation_id = :to_id, terms = {_WITH_NEW_PREFIX} WHERE {_HERE}",
+)
 
 
 def build_posting_columns(root: str, terms_by_conversation: Mapping[str, set[int]]) -> tuple[list[int], list[int]]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_message_terms
 from app.store.contract.conversations import ConversationStore, SearchHit
-from app.store.encryption.sealed_fields import FieldSealer
 from app.store.lineage import count_range_messages
 from app.store.search.term_ranking import rank_search_hits
 
@@ -28,16 +27,16 @@ CIPHERTEXT_TAIL_CHARS: Final = 24
 
 
 class UnindexedSearch:
-    """Searches a store whose messages are encrypted.
+    """Searches a store whose messages are encrypted. `unseal` decrypts a message of a tenant.
 
     The terms of searched messages are cached, as numbers that mean nothing outside of this process, up to
     `MAX_CACHED_TERMS`: the next turn of the same conversation searches them again. Without the cache, each turn of a
     conversation of 2,000 messages would take about a second more.
     """
 
-    def __init__(self, inner: ConversationStore, sealer: FieldSealer) -> None:
+    def __init__(self, inner: ConversationStore, unseal: Callable[[str, LogMessage], LogMessage]) -> None:
         self._inner = inner
-        self._sealer = sealer
+        self._unseal = unseal
         self._term_cache: OrderedDict[bytes, array[int]] = OrderedDict()
         self._cached_term_count = 0
         self._search_lock = asyncio.Lock()
@@ -77,7 +76,7 @@ class UnindexedSearch:
         name = stored.link + stored.message.raw[-CIPHERTEXT_TAIL_CHARS:]
         numbers = self._term_cache.pop(name, None)
         if numbers is None:
-            message = self._sealer.unseal(tenant, stored).message
+            message = self._unseal(tenant, stored).message
             numbers = array("q", {hash(term) for term in extract_message_terms(message)})
             self._cached_term_count += len(numbers)
         self._term_cache[name] = numbers

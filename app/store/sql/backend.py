@@ -17,7 +17,7 @@ import orjson
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, StoredCompletion, Summary
 from app.conversation.identity import extract_family_root
 from app.errors import StoreUnavailable
-from app.store.contract.conversations import MessageVectors, SearchHit
+from app.store.contract.conversations import ConversationHit, MessageVectors, SearchHit
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import (
@@ -26,9 +26,10 @@ from app.store.lineage import (
     count_range_messages,
     find_range_segments,
     find_segments,
+    first_own_seq,
     locate_messages,
 )
-from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
+from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches, weights_to_score
 from app.store.sql import conversation_transactions, summary_transactions
 from app.store.sql.dialects import Rows, Statement, TransactionSteps
 from app.store.sql.request_table import SqlRequests
@@ -43,6 +44,7 @@ from app.store.sql.rows import (
     encode_json,
     lease_values,
 )
+from app.store.sql.search_index import SearchIndexCleanup
 from app.store.sql.vectors import add_vectors
 
 Result = TypeVar("Result")
@@ -88,6 +90,7 @@ class SqlStore(SqlRequests):
     """The part of `Store` that is the same on SQLite and PostgreSQL."""
 
     is_fully_searchable = True
+    search_index_cleanup: SearchIndexCleanup
     microsecond_sql = "{}"
     """SQL for the microseconds since 1970 that `_encode_microsecond` returns, with a place for its parameter."""
 
@@ -118,6 +121,12 @@ class SqlStore(SqlRequests):
         self, root: str, segments: Sequence[LogSegment], keys: Sequence[int], message_count: int, limit: int
     ) -> Awaitable[list[SearchHit]]:
         """Searches at least one segment for term keys. `message_count`: the messages of all segments."""
+
+    @abstractmethod
+    def _search_tenant_index(self, tenant: str, keys: Sequence[int], limit: int) -> Awaitable[Rows]:
+        """Searches the conversations of a tenant for term keys. Rows: the sum of weights, then `CONVERSATION_COLUMNS`;
+        in the order of `ConversationStore.search_tenant`.
+        """
 
     @abstractmethod
     def _build_fence_query(self, fence: Lease) -> Statement:
@@ -232,6 +241,25 @@ class SqlStore(SqlRequests):
         message_count = count_range_messages(conversation, from_seq, before_seq)
         return await self._search_segments(conversation.root, segments, hash_terms(terms), message_count, limit)
 
+    async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
+        keys = hash_terms(terms)
+        rows = await self._search_tenant_index(tenant, keys, limit)
+        conversations = [decode_conversation(row[1:]) for row in rows]
+        # Further statements, since messages are found by root, and the roots are known only now.
+        best = await asyncio.gather(*(self._find_best_message(one, keys) for one in conversations))
+        return [
+            ConversationHit(conversation, message, weights_to_score(row[0]))
+            for row, conversation, message in zip(rows, conversations, best, strict=True)
+            if message is not None
+        ]
+
+    async def _find_best_message(self, conversation: Conversation, keys: Sequence[int]) -> LogMessage | None:
+        """Returns the message in a conversation's own rows that holds the rarest of the term keys."""
+        start, end = first_own_seq(conversation), conversation.head_seq + 1
+        own = find_segments(conversation.lineage_with_self, start, end)
+        hits = await self._search_segments(conversation.root, own, keys, end - start, 1) if own else []
+        return next((hit.message for hit in hits if hit.score is not None), None)
+
     async def add_vectors(self, conversation: Conversation, *, model: str, vectors: Sequence[MessageVectors]) -> None:
         await self._run_transaction(lambda: add_vectors(self._dialect, conversation, model, vectors))
 
@@ -256,6 +284,25 @@ class SqlStore(SqlRequests):
 
     async def clear_vectors(self) -> None:
         await self._write_rows("DELETE FROM message_vectors")
+
+    async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
+        conversation = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
+        if conversation is None:
+            return False
+        return await self._run_transaction(
+            lambda: conversation_transactions.erase_conversation(
+                self._dialect, self.search_index_cleanup, conversation
+            ),
+            exclusive_root=conversation.root,
+        )
+
+    async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
+        return await self._run_transaction(
+            lambda: conversation_transactions.redact_messages(
+                self._dialect, self.search_index_cleanup, conversation, entries
+            ),
+            exclusive_root=conversation.root,
+        )
 
     async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
         await self._run_transaction(lambda: conversation_transactions.replace_marks(self._dialect, conversation, marks))

@@ -33,7 +33,7 @@ from app.store.redaction_effects import (
     update_marks_for_redactions,
 )
 from app.store.sql import fingerprints, summary_transactions, vectors
-from app.store.sql.dialects import SearchIndexCleanup, SqlDialect, TransactionSteps
+from app.store.sql.dialects import SqlDialect, TransactionSteps
 from app.store.sql.request_table import ERASE_REQUESTS
 from app.store.sql.rows import (
     COMPLETION_COLUMNS,
@@ -47,6 +47,7 @@ from app.store.sql.rows import (
     encode_lineage,
     encode_optional_json,
 )
+from app.store.sql.search_index import SearchIndexCleanup
 from app.store.sql.statements import SPEND_FINGERPRINT
 
 _IS_CONVERSATION: Final = "root = :root AND id = :id AND tenant = :tenant"

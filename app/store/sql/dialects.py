@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from app.conversation.identity import extract_family_root
 from app.store.sql.rows import encode_time
@@ -58,23 +58,6 @@ class SqlDialect:
 @cache
 def _number_parameters_cached(text: str, names: tuple[str, ...], placeholder: str) -> str:
     return number_parameters(text, names, placeholder)
-
-
-class SearchIndexCleanup(Protocol):
-    """Removes messages from a database's search index."""
-
-    def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
-        """Deletes the terms of one message in a conversation's own rows."""
-
-    def copy_messages(
-        self, *, tenant: str, root: str, from_id: str, to_id: str, from_seq: int, to_seq: int
-    ) -> TransactionSteps[None]:
-        """Copies the terms of the messages `[from_seq, to_seq)` of a conversation to another."""
-
-    def move_or_remove_conversation(
-        self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
-    ) -> TransactionSteps[None]:
-        """Deletes the terms of a conversation's messages after `kept_through`, and moves the others to the heir."""
 
 
 SQLITE: Final = SqlDialect(

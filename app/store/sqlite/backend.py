@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import orjson
 
 from app.conversation.conversation_types import (
     AnswerAnchor,
@@ -24,12 +26,11 @@ from app.conversation.conversation_types import (
     LogMessage,
     Summary,
 )
-from app.store.contract.conversations import ConversationHit, LinkMatch, LogAppend, PendingAppend, SearchHit
+from app.store.contract.conversations import LinkMatch, LogAppend, PendingAppend, SearchHit
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import LogSegment
-from app.store.search.term_ranking import hash_terms
-from app.store.sql import conversation_transactions
+from app.store.search.term_ranking import hash_tenant_scope
 from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
 from app.store.sqlite import reads, term_index, writes
@@ -57,6 +58,8 @@ class SqliteStore(SqlStore):
         connect: opens the connection of one of the store's threads.
         max_vacuum_bytes: as `MAX_VACUUM_BYTES`.
     """
+
+    search_index_cleanup = term_index.SEARCH_INDEX_CLEANUP
 
     def __init__(
         self,
@@ -149,31 +152,23 @@ class SqliteStore(SqlStore):
             lambda connection: term_index.search_log(connection, root, segments, keys, message_count, limit)
         )
 
-    async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
-        keys = hash_terms(terms)
-        return await self._range_thread.submit(
-            lambda connection: term_index.search_tenant(connection, tenant, keys, limit)
-        )
+    def _search_tenant_index(self, tenant: str, keys: Sequence[int], limit: int) -> Awaitable[Rows]:
+        arguments = (hash_tenant_scope(tenant), tenant, orjson.dumps(keys).decode(), limit)
+        return self._execute_long_read(term_index.SEARCH_TENANT, arguments)
 
     # Not async: the job is queued at the call, so that appends keep the order of the calls.
     def append(self, write: LogAppend) -> PendingAppend:
         return self._writer_thread.submit(partial(writes.write_log_append, write=write, now=self._clock()))
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
-        was_there = await self._writer_thread.submit(
-            lambda connection: writes.erase_conversation(connection, tenant, conversation_id)
-        )
+        was_there = await super().erase_conversation(tenant=tenant, conversation_id=conversation_id)
         # No VACUUM: retention and failed first turns erase thousands of conversations in a row.
         if was_there:
             await self._truncate_write_ahead_log()
         return was_there
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
-        deleted_summaries = await self._run_transaction(
-            lambda: conversation_transactions.redact_messages(
-                SQLITE, writes.SEARCH_INDEX_CLEANUP, conversation, entries
-            )
-        )
+        deleted_summaries = await super().redact_messages(conversation, entries)
         await self._truncate_write_ahead_log()
         # A database in memory has no file that keeps what was deleted.
         if self._path.exists() and self._path.stat().st_size <= self._max_vacuum_bytes:

@@ -8,7 +8,7 @@ has no write-ahead log: a read during a write fails with "table is locked".
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -33,9 +33,6 @@ class SqliteMemoryStore(SqliteStore):
 
     async def scrub_deleted_data(self) -> None:
         """Does nothing: `PRAGMA secure_delete` has overwritten deleted data, and there is no file."""
-
-    async def _remove_erased_texts(self, texts: Sequence[str], budget_bytes: int) -> None:
-        """Does nothing, as `scrub_deleted_data`."""
 
     async def _truncate_write_ahead_log(self) -> None:
         """Does nothing: there is no write-ahead log."""

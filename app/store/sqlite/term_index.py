@@ -14,8 +14,8 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.store.contract.conversations import ConversationHit, SearchHit
-from app.store.lineage import LogSegment, find_gapless_leading_range, find_segments, first_own_seq
+from app.store.contract.conversations import SearchHit
+from app.store.lineage import LogSegment, find_gapless_leading_range
 from app.store.redaction_effects import REDACTED_KEY
 from app.store.search.term_ranking import (
     COMMON_NEWEST_HITS,
@@ -28,8 +28,9 @@ from app.store.search.term_ranking import (
     term_weight,
     weights_to_score,
 )
-from app.store.sql.dialects import SQLITE, TransactionSteps
-from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, decode_conversation, decode_log_message
+from app.store.sql.dialects import SQLITE
+from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, decode_log_message
+from app.store.sql.search_index import SearchIndexCleanup
 
 _IS_STORED: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
 _IS_TENANTS_CONVERSATION: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
@@ -95,7 +96,7 @@ _SEARCH: Final = f"""
     FROM wanted w CROSS JOIN stretch s ON w.seq >= s.from_seq AND w.seq < s.to_seq
     CROSS JOIN messages m ON m.root = ?1 AND m.conversation_id = s.id AND m.seq = w.seq
     ORDER BY w.distance, w.weights DESC, iif(w.weights IS NULL, w.seq, -w.seq)"""  # noqa: S608 - our own names
-_SEARCH_ALL: Final = f"""
+SEARCH_TENANT: Final = f"""
     WITH counted (term, matching) AS MATERIALIZED (
         SELECT q.value, (SELECT count(*) FROM tenant_postings WHERE tenant_scope = ?1 AND term = q.value)
         FROM json_each(?3) q),
@@ -218,24 +219,6 @@ def search_log(
     ]
 
 
-def search_tenant(
-    connection: sqlite3.Connection, tenant: str, keys: Sequence[int], limit: int
-) -> list[ConversationHit]:
-    arguments = (hash_tenant_scope(tenant), tenant, orjson.dumps(keys).decode(), limit)
-    found = []
-    for weights, *row in connection.execute(_SEARCH_ALL, arguments).fetchall():
-        conversation = decode_conversation(row)
-        start, end = first_own_seq(conversation), conversation.head_seq + 1
-        own = find_segments(conversation.lineage_with_self, start, end)
-        hits = search_log(connection, conversation.root, own, keys, end - start, 1)
-        found += [
-            ConversationHit(conversation, hit.message, weights_to_score(weights))
-            for hit in hits
-            if hit.score is not None
-        ]
-    return found
-
-
 def clear_search_index(connection: sqlite3.Connection) -> None:
     """Deletes the search index of all tenants."""
     for table in ("postings", "tenant_postings", "tenant_scopes"):
@@ -243,64 +226,16 @@ def clear_search_index(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE conversations SET indexed_before = 0 WHERE indexed_before > 0")
 
 
-class SqliteIndexCleanup:
-    """`transactions.SearchIndexCleanup` for the tables of SQLite."""
-
-    def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
-        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
-        yield (
-            """
-            DELETE FROM tenant_postings
-            WHERE tenant_scope = ?1 AND scope = ?2 AND term IN (SELECT term FROM postings WHERE scope = ?2 AND seq = ?3)
-              AND NOT EXISTS (
-                SELECT 1 FROM postings p WHERE p.scope = ?2 AND p.term = tenant_postings.term AND p.seq <> ?3)""",
-            (tenant_scope, scope, seq),
-        )
-        # After the tenant's rows, whose deletion reads these.
-        yield "DELETE FROM postings WHERE scope = ? AND seq = ?", (scope, seq)
-        yield (
-            """
-            DELETE FROM tenant_scopes WHERE tenant_scope = ?1 AND scope = ?2
-              AND NOT EXISTS (SELECT 1 FROM postings WHERE scope = ?2)""",
-            (tenant_scope, scope),
-        )
-
-    def copy_messages(
-        self, *, tenant: str, root: str, from_id: str, to_id: str, from_seq: int, to_seq: int
-    ) -> TransactionSteps[None]:
-        source, target = hash_conversation_scope(root, from_id), hash_conversation_scope(root, to_id)
-        yield (
-            """
-            INSERT OR IGNORE INTO postings (scope, term, seq)
-            SELECT ?, term, seq FROM postings WHERE scope = ? AND seq >= ? AND seq < ?""",
-            (target, source, from_seq, to_seq),
-        )
-        yield from self._index_for_tenant(tenant, root, to_id)
-
-    def _index_for_tenant(self, tenant: str, root: str, conversation_id: str) -> TransactionSteps[None]:
-        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
-        yield _COPY_POSTINGS_TO_TENANT, (tenant_scope, scope)
-        yield (
-            """
-            INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
-            SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM postings WHERE scope = ?2)""",
-            (tenant_scope, scope, root, conversation_id),
-        )
-
-    def move_or_remove_conversation(
-        self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
-    ) -> TransactionSteps[None]:
-        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
-        yield (
-            """
-            DELETE FROM tenant_postings
-            WHERE tenant_scope = ?1 AND scope = ?2 AND term IN (SELECT term FROM postings WHERE scope = ?2)""",
-            (tenant_scope, scope),
-        )
-        yield "DELETE FROM tenant_scopes WHERE tenant_scope = ? AND scope = ?", (tenant_scope, scope)
-        yield "DELETE FROM postings WHERE scope = ? AND seq > ?", (scope, kept_through)
-        if heir is None:
-            return
-        inheriting = hash_conversation_scope(root, heir)
-        yield "UPDATE OR IGNORE postings SET scope = ? WHERE scope = ?", (inheriting, scope)
-        yield from self._index_for_tenant(tenant, root, heir)
+SEARCH_INDEX_CLEANUP: Final = SearchIndexCleanup(
+    dialect=SQLITE,
+    rows="postings WHERE scope = :scope",
+    terms="SELECT term FROM postings WHERE scope = :scope",
+    is_term_in="term IN ({terms})",
+    has_terms="SELECT 1 FROM postings WHERE scope = :scope",
+    is_elsewhere="""
+        SELECT 1 FROM postings p WHERE p.scope = :scope AND p.term = tenant_postings.term AND p.seq <> :seq""",
+    copy="""
+        INSERT OR IGNORE INTO postings (scope, term, seq)
+        SELECT :to_scope, term, seq FROM postings WHERE scope = :scope AND seq >= :from_seq AND seq < :to_seq""",
+    hand_over="UPDATE OR IGNORE postings SET scope = :to_scope WHERE scope = :scope",
+)

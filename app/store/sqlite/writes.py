@@ -15,8 +15,7 @@ from app.conversation.conversation_types import AnswerAnchor, Conversation, Issu
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions
-from app.store.sql import conversation_transactions
-from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
+from app.store.sql.dialects import Rows, Statement, TransactionSteps
 from app.store.sql.fingerprints import build_fingerprint_rows
 from app.store.sql.rows import (
     claims_external_id,
@@ -30,11 +29,8 @@ from app.store.sql.rows import (
 )
 from app.store.sql.statements import FINGERPRINT_COLUMNS, SPEND_FINGERPRINT
 from app.store.sqlite.reads import SQL
-from app.store.sqlite.term_index import SqliteIndexCleanup
 
 Result = TypeVar("Result")
-
-SEARCH_INDEX_CLEANUP: Final = SqliteIndexCleanup()
 
 _FENCE_QUERY: Final = "SELECT 1 FROM leases WHERE root = ? AND key = ? AND holder = ? AND token = ? AND expires_at > ?"
 _ISSUE_FINGERPRINT: Final = f"""
@@ -157,17 +153,6 @@ def run_transaction_steps(connection: sqlite3.Connection, steps: TransactionStep
             result: Result = end.value
             return result
         rows = connection.execute(*query).fetchall()
-
-
-def erase_conversation(connection: sqlite3.Connection, tenant: str, conversation_id: str) -> bool:
-    """Erases a conversation. Returns whether there was one."""
-    row = connection.execute(*SQLITE.build_conversation_query(tenant, conversation_id)).fetchone()
-    if row is None:
-        return False
-    return run_transaction_steps(
-        connection,
-        conversation_transactions.erase_conversation(SQLITE, SEARCH_INDEX_CLEANUP, decode_conversation(row)),
-    )
 
 
 def add_anchors(connection: sqlite3.Connection, anchors: Sequence[AnswerAnchor], now: datetime) -> None:

@@ -1,10 +1,13 @@
-"""Whichever of several workers is asked lists the requests of all of them, those of a killed one included."""
+"""Whichever of several workers is asked lists the requests of all of them, those that a killed one has written
+included."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import time
 import urllib.error
 import urllib.request
@@ -49,6 +52,15 @@ def await_listed(address: str, key: str, expected: set[str]) -> None:
         time.sleep(0.05)
 
 
+def await_written(database: Path, count: int) -> None:
+    """Until the database has so many requests."""
+    deadline = time.monotonic() + BACK_SECONDS
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        while connection.execute("SELECT count(*) FROM requests").fetchone() != (count,):
+            assert time.monotonic() < deadline, "not all requests are written"
+            time.sleep(0.05)
+
+
 @pytest.mark.parametrize("metrics", [True, False])
 def test_each_worker_lists_the_requests_of_all(
     metrics: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -70,6 +82,7 @@ def test_each_worker_lists_the_requests_of_all(
             await_workers(gateway.address)
         asked = {ask(gateway.address, key, f"Question {number}") for number in range(MANY)}
         await_listed(gateway.address, key, asked)
+        await_written(tmp_path / "kept.db", len(asked))
         os.kill(workers_of(gateway)[0], signal.SIGKILL)
         await_listed(gateway.address, key, asked)
         if metrics:
