@@ -301,7 +301,7 @@ async def test_who_waits_for_what_is_made_ahead_goes_on_although_it_fails_or_is_
 
 
 async def test_a_refusal_is_not_stored_and_a_model_writes_the_summary_later() -> None:
-    said = ["I'm sorry, but I can't help with that request."]
+    said = ["I'm sorry, but I can't help with that request."] * 2
     scene = Scene(said=lambda body: {"content": said.pop() if said else "Colleagues and their lockers."})
     job = job_for(log_of(talk(20)))
     result = await scene.compactor.compact(job)

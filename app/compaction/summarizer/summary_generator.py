@@ -12,6 +12,7 @@ from app.compaction.summarizer.prompts import compute_prompt_version
 from app.compaction.summarizer.summarizer_call import SummarizerClient
 from app.compaction.summarizer.summary_request import (
     SAME_MODEL,
+    EmptySummary,
     GeneratedSummary,
     NoUsableSummary,
     SummaryRequest,
@@ -153,6 +154,8 @@ async def _write_summary_text(writer: SummaryWriter, model: str) -> str:
     if has_material and model == request.job.model and request.job.policy.summarizer.form != "transcript":
         try:
             return await writer.write_from_cached_view()
+        except EmptySummary:
+            writer.may_repeat = False  # the transcript is the second request
         except NoUsableSummary:
             pass
         except UpstreamRefused as refusal:

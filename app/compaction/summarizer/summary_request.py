@@ -19,6 +19,13 @@ class NoUsableSummary(Exception):
     """The model's answer is not a usable summary, or the model is backing off. The message says why."""
 
 
+class EmptySummary(NoUsableSummary):
+    """The model's answer says nothing about what it should summarize: a refusal, or an empty phrase."""
+
+    def __init__(self) -> None:
+        super().__init__("the answer says nothing about the messages that it replaces")
+
+
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
     """A range to be summarized, with the words that its summarizer reads, and the limit of the summary."""

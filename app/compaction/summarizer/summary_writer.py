@@ -23,6 +23,7 @@ from app.compaction.summarizer.prompts import (
     PromptVariant,
     build_improvement_prompt,
     build_instruction,
+    build_repetition_prompt,
     describe_fold,
     describe_range,
 )
@@ -39,7 +40,7 @@ from app.compaction.summarizer.summarizer_request_body import (
     SummaryPrompt,
     TranscriptPrompt,
 )
-from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
+from app.compaction.summarizer.summary_request import EmptySummary, NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import TranscriptEntry, build_transcript_entries
 from app.context.plan.log_rounds import split_into_rounds
 from app.context.view.view_rendering import ViewTokenCounter
@@ -64,6 +65,8 @@ class SummaryWriter:
     request: SummaryRequest
     client: SummarizerClient
     counter: ViewTokenCounter
+    may_repeat: bool = True
+    """Whether the model may be asked once more after an answer that says nothing."""
     model: str = ""
     """The model that answered last, by the provider's name."""
     usages: list[Mapping[str, Any]] = field(default_factory=list)
@@ -86,7 +89,8 @@ class SummaryWriter:
         )
         answer = await self._call_with_reasoning_room(prompt, FIRST_ATTEMPT)
         entries = await asyncio.to_thread(build_transcript_entries, request.messages, request.earlier_summaries)
-        await _refuse_if_empty(answer, entries)
+        if await _is_empty(answer, entries):
+            raise EmptySummary
         return await self._complete_summary(prompt, answer)
 
     def _describe_range(self) -> str:
@@ -187,9 +191,12 @@ class SummaryWriter:
 
         async def one(part: Sequence[TranscriptEntry]) -> str:
             async with slots:
-                answer = await self._call_with_overflow_halving(TranscriptPrompt(instruction_text, part, limit_tokens))
+                try:
+                    answer = await self._summarize_transcript(TranscriptPrompt(instruction_text, part, limit_tokens))
                 # A part may be noise of which nothing can be said. The summary of all parts is judged, too.
-                return NOTHING_SAID if await _is_empty(answer, part) else read_answer_text(answer.completion)
+                except EmptySummary:
+                    return NOTHING_SAID
+                return read_answer_text(answer.completion)
 
         # All are awaited even if one fails: a task that runs on would call the model for a summary that nobody takes.
         results = await asyncio.gather(*map(one, parts), return_exceptions=True)
@@ -199,13 +206,20 @@ class SummaryWriter:
         return [result for result in results if isinstance(result, str)]
 
     async def _summarize_transcript(self, prompt: TranscriptPrompt) -> SummarizerAnswer:
-        """Calls the model with a transcript.
+        """Calls the model with a transcript; once more if its answer says nothing about the transcript.
 
         Raises:
-            NoUsableSummary: the answer says nothing about the transcript.
+            EmptySummary: the second answer says nothing, either.
         """
         answer = await self._call_with_overflow_halving(prompt)
-        await _refuse_if_empty(answer, prompt.entries)
+        if not await _is_empty(answer, prompt.entries):
+            return answer
+        if not self.may_repeat:
+            raise EmptySummary
+        request_text = build_repetition_prompt(limit_tokens=prompt.limit_tokens)
+        answer = await self._call_model(FollowUpPrompt(prompt, answer.completion.text, request_text), FIRST_ATTEMPT)
+        if await _is_empty(answer, prompt.entries):
+            raise EmptySummary
         return answer
 
     async def _call_with_overflow_halving(self, prompt: TranscriptPrompt) -> SummarizerAnswer:
@@ -280,11 +294,6 @@ class SummaryWriter:
 
     def _build_instruction(self, variant: PromptVariant) -> str:
         return build_instruction(self.request.job.policy.summarizer, variant, self.request.job.focus)
-
-
-async def _refuse_if_empty(answer: SummarizerAnswer, entries: Sequence[TranscriptEntry]) -> None:
-    if await _is_empty(answer, entries):
-        raise NoUsableSummary("the answer says nothing about the messages that it replaces")
 
 
 async def _is_empty(answer: SummarizerAnswer, entries: Sequence[TranscriptEntry]) -> bool:

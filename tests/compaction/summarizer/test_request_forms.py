@@ -331,12 +331,23 @@ def test_the_callers_focus_follows_the_instruction() -> None:
 REFUSAL = "I'm sorry, but I can't help with that request."
 
 
-async def test_after_an_answer_that_says_nothing_the_next_model_is_asked() -> None:
+async def test_an_answer_that_says_nothing_is_asked_for_once_more_then_the_next_model_is_asked() -> None:
     scene = Scene(said=lambda body: {"content": GOOD if body["model"] == "second" else REFUSAL})
     request = request_for(view_prefix=(), summarizer=SummarizerPolicy(fallbacks=("second",)))
     summary = await scene.summarizer.generate_summary(request)
     assert (summary.text.startswith(GOOD), summary.model) == (True, "second")
-    assert [body["model"] for body in scene.router.calls] == ["sim", "second"]
+    assert [body["model"] for body in scene.router.calls] == ["sim", "sim", "second"]
+    question, refusal, again = scene.router.calls[1]["messages"]
+    assert question == scene.router.calls[0]["messages"][0]
+    assert refusal == {"role": "assistant", "content": REFUSAL}
+    assert again["content"].startswith("That is no summary")
+
+
+async def test_a_second_answer_may_be_the_summary() -> None:
+    summary = await Scene(said=saying(REFUSAL, GOOD)).summarizer.generate_summary(request_for(view_prefix=()))
+    assert summary.text.startswith(GOOD)
+    assert summary.usage is not None
+    assert summary.usage["prompt_tokens"] == 200
 
 
 async def test_after_a_refusal_in_the_conversation_the_transcript_is_the_second_request() -> None:
@@ -346,8 +357,9 @@ async def test_after_a_refusal_in_the_conversation_the_transcript_is_the_second_
     assert [is_conversation(body) for body in scene.router.calls] == [True, False]
 
 
-async def test_a_part_of_which_nothing_is_said_is_left_out() -> None:
+async def test_a_part_that_says_nothing_is_asked_for_once_more() -> None:
     scene = Scene(window=2048, said=saying(REFUSAL, "A locker."))
     summary = await scene.summarizer.generate_summary(request_for(24, view_prefix=()))
     assert summary.text.startswith("A locker.")
-    assert "[no summary of this part]" in scene.router.calls[-1]["messages"][0]["content"]
+    repeated = [body for body in scene.router.calls if is_conversation(body)]
+    assert [body["messages"][1]["content"] for body in repeated] == [REFUSAL]
