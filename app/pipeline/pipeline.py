@@ -179,7 +179,7 @@ class Pipeline:
             request = replace(request, raw_messages=resolved_request.expanded_messages)
         if request.pin_indexes or resolved_request.conversation.marks:
             resolved_request = await self.pin_updater.apply_request_pins(request, resolved_request)
-        if resolved_request.is_stored:
+        if resolved_request.storage.is_stored:
             set_log_conversation(resolved_request.conversation.id)
             share_attributes({CONVERSATION_ATTRIBUTE: resolved_request.conversation.id})
         return self.window_learner.limit_turn(self.model_contexts.build_turn(request, model_context, resolved_request))
@@ -211,7 +211,7 @@ class Pipeline:
             if turn.window.without_limit is None:
                 raise
         except StoreUnavailable:
-            if turn.resolved_request.needs_store:
+            if turn.resolved_request.storage.needs_store:
                 raise
             turn = await self.conversation_resolver.resolve_turn_without_store(turn)
             return turn, await self.view_builder.build_view(turn, budget, summarize="never")
@@ -364,7 +364,7 @@ class Pipeline:
             headers = context_report.build_headers(turn.request.request_id)
         # The id of a conversation that this request was to create is withheld: its first write may not have happened,
         # and the client would get "not found" for that id.
-        if turn.resolved_request.is_stored and not turn.resolved_request.creates_conversation:
+        if turn.resolved_request.storage.is_stored and not turn.resolved_request.creates_conversation:
             return {**headers, "x-conversation-id": turn.resolved_request.conversation.id}
         return {name: value for name, value in headers.items() if name != "x-conversation-id"}
 

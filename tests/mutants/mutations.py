@@ -249,7 +249,7 @@ IDENTITY: Final = (
     Mutation(
         "answers-of-strangers",
         "app/conversation/identity.py",
-        '_encode_tenant(tenant) + b"\\0" + value)[:LINK_BYTES]',
+        'encode_utf8(tenant) + b"\\0" + value)[:LINK_BYTES]',
         "value)[:LINK_BYTES]",
         ("tests/conversation/test_identity.py::test_names_of_answers_are_shared_by_no_tenants_and_no_kinds",),
         "Answers have the same names for all tenants: the database tells who got the same answer.",
@@ -406,7 +406,7 @@ CONTEXT: Final = (
     ),
     Mutation(
         "newest-message",
-        "app/context/stages/drop_rounds_and_summaries.py",
+        "app/context/stages/draft.py",
         "if request is None or entry.seq != request.seq]",
         "if request is None or entry.seq != -1]",
         (f"{STAGES}::test_an_even_share_leaves_at_least_200_characters_and_the_request_whole",),
@@ -623,7 +623,7 @@ EDGE: Final = (
     Mutation(
         "status-degraded",
         "app/pipeline/respond/context_status.py",
-        "    if resolved_request.is_degraded:",
+        "    if resolved_request.storage.is_degraded:",
         "    if False:",
         ("tests/store/test_database_outage.py::test_histories_are_served_and_appends_are_not[False]",),
         "An answer that is not stored does not say so.",
@@ -639,8 +639,8 @@ EDGE: Final = (
     Mutation(
         "question-without-fence",
         "app/pipeline/persist/turn_writer.py",
-        "fence=resolved_request.lease,\n            versions=resolved_request.new_versions,\n        )",
-        "fence=None,\n            versions=resolved_request.new_versions,\n        )",
+        "fence=resolved_request.storage.lease,\n            versions=resolved_request.shown.new_versions,\n        )",
+        "fence=None,\n            versions=resolved_request.shown.new_versions,\n        )",
         (f"{TURNS}::test_a_turn_whose_lease_expired_while_the_log_stood_still_is_not_stored",),
         "A question is stored although its conversation has gone on without it.",
     ),

@@ -142,9 +142,9 @@ class ResponsesTurns:
     ) -> tuple[str, Conversation]:
         """Stores an answer; returns the response's id and the conversation that ends with it."""
         response_id = f"resp_{next(_numbers):048x}"
-        meta = {"id": response_id, REQUEST_DIGEST: resolved_request.request_digest, "context_status": "full"}
+        meta = {"id": response_id, REQUEST_DIGEST: resolved_request.storage.request_digest, "context_status": "full"}
         conversation = await self.writer.write_answer(resolved_request, AnswerToStore(answer, meta=meta))
-        if request.stores_completion and resolved_request.is_stored:
+        if request.stores_completion and resolved_request.storage.is_stored:
             await self.completions.write_completion(request, resolved_request, conversation, response_id, answer)
         return response_id, conversation
 

@@ -34,6 +34,7 @@ from app.pipeline.turn.last_view_and_calibration import (
     build_billed_state,
     read_last_view,
 )
+from app.pipeline.turn.resolved_request import change_storage
 from app.pipeline.turn.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.view_builder import ViewBuilder
@@ -124,7 +125,7 @@ class RequestedCompactions:
             # Read again under the lease: a turn may have been appended meanwhile.
             conversation = await self.records.find_conversation(caller, conversation.id)
             turn, view, tokens_before = await self._plan_compaction(caller, conversation, turn_request, through_item)
-            turn = replace(turn, resolved_request=replace(turn.resolved_request, lease=lease))
+            turn = replace(turn, resolved_request=change_storage(turn.resolved_request, lease=lease))
         except BaseException:  # a cancellation, too: the lease must be released
             await stack.aclose()
             raise
@@ -252,7 +253,7 @@ class RequestedCompactions:
         conversation = turn.resolved_request.conversation
         for _ in range(MAX_ATTEMPTS):
             last_view = read_last_view(conversation.state, turn.policy, view.budget.window)
-            view_to_store = turn.resolved_request.client_versions.recount_view_for_originals(
+            view_to_store = turn.resolved_request.shown.client_versions.recount_view_for_originals(
                 make_last_view(view.plan, last_view, was_requested=True)
             )
             views = add_last_view(conversation.state, turn.policy, view.budget.window, view_to_store)
@@ -267,7 +268,7 @@ class RequestedCompactions:
                         conversation=changed_conversation,
                         after_seq=conversation.head_seq,
                         messages=(),
-                        fence=turn.resolved_request.lease,
+                        fence=turn.resolved_request.storage.lease,
                     )
                 )
             except WriteConflict:

@@ -18,7 +18,7 @@ from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, ModelRequired
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionOptions
-from app.pipeline.turn.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest
+from app.pipeline.turn.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest, ShownLog, TurnStorage
 from app.pipeline.turn.token_counting import MessageCounter
 from app.pipeline.turn.turn import Turn
 from app.pipeline.view.view_restoration import MAX_OUTPUT_TOKENS, read_request_facts
@@ -76,9 +76,8 @@ class StoredTurnBuilder:
         resolved_request = build_bare_resolved_request(conversation, lease)
         if conversation.has_client_versions:
             stored = await self.store.read_client_versions(conversation)
-            resolved_request = replace(
-                resolved_request, client_versions=ClientVersions.from_stored(stored, conversation.redacted_seqs)
-            )
+            versions = ClientVersions.from_stored(stored, conversation.redacted_seqs)
+            resolved_request = replace(resolved_request, shown=ShownLog(client_versions=versions))
         instructions_tokens = await self.message_counter.count_instruction_tokens(
             resolved_request.instructions, request, conversation.token_counter_name
         )
@@ -142,7 +141,6 @@ def build_bare_resolved_request(conversation: Conversation, lease: Lease | None 
         instructions_tokens=0,
         client_messages=None,
         is_named=True,
-        needs_store=True,
+        storage=TurnStorage(needs_store=True, lease=lease),
         is_append=True,
-        lease=lease,
     )

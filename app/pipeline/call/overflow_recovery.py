@@ -66,7 +66,7 @@ class OverflowRecovery:
         smaller = await self._view_builder.build_view(turn, budget, summarize="auto" if may_compact else "never")
         if not smaller.plan.fits:
             raise make_context_length_error(smaller)
-        if may_compact and smaller.plan.to_summarize and turn.resolved_request.is_stored:
+        if may_compact and smaller.plan.to_summarize and turn.resolved_request.storage.is_stored:
             smaller = await self._turn_compactor.compact(turn, smaller)
         log.info(
             "the prompt was too long; sending a smaller view: window %d, view of %d tokens",

@@ -141,7 +141,7 @@ class SearchToolLoop:
         return parse_whole_answer(reply.body, upstream_answer.deployment, reply.protocol), reply
 
     def _may_offer_tool(self, turn: Turn) -> bool:
-        if not turn.resolved_request.is_stored or turn.model_key in self._models_without_tools:
+        if not turn.resolved_request.storage.is_stored or turn.model_key in self._models_without_tools:
             return False
         return may_offer_search_tool(turn.request, turn.target.deployments[0].quirks.strip_fields)
 

@@ -336,7 +336,7 @@ class UpstreamCaller:
 def _is_edited(turn: Turn, view: View) -> bool:
     """Returns whether other messages may stand before an answer than when it was written: shortened by the gateway, or
     changed by the client."""
-    return view.plan.status != "full" or bool(turn.resolved_request.client_versions)
+    return view.plan.status != "full" or bool(turn.resolved_request.shown.client_versions)
 
 
 def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow | None:

@@ -58,7 +58,7 @@ class CapsuleBuilder:
         forms = (message.canonical_form for message in (*said, *carried))
         digests = dict.fromkeys(digest_user_message(form) for form in forms if form is not None)
         tail_from_seq = summaries[-1].to_seq if summaries else 0
-        versions = resolved_request.client_versions
+        versions = resolved_request.shown.client_versions
         tail = await self.view_builder.read_log_tail(resolved_request, tail_from_seq)
         shown = versions.apply_to_log_messages([entry for entry in tail if not versions.is_omitted(entry.seq)])
         entries = build_transcript_entries(shown)

@@ -78,8 +78,8 @@ class Precompactor:
         resolved_request = turn.resolved_request
         if (
             not turn.policy.may_summarize
-            or not resolved_request.is_stored
-            or resolved_request.is_degraded
+            or not resolved_request.storage.is_stored
+            or resolved_request.storage.is_degraded
             or turn.request.compaction.summarize == "never"
         ):
             return

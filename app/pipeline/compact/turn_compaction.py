@@ -125,7 +125,7 @@ class TurnCompactor:
                 turn, view.budget, summarize=turn.request.compaction.summarize, new_summaries=new_summaries
             )
         except StoreUnavailable:
-            if turn.resolved_request.needs_store:
+            if turn.resolved_request.storage.needs_store:
                 raise
         turn = await self.resolve_without_store(turn)
         return turn, await self.view_builder.build_view(
@@ -194,7 +194,7 @@ class TurnCompactor:
     async def _restore_original_outline(self, turn: Turn, view: View) -> Outline:
         """Returns the outline with the log's own messages instead of the client's versions. Where the client changed or
         deleted words, the summarizer reads `CompactionJob.client_words` in their place."""
-        outline, versions = view.outline, turn.resolved_request.client_versions
+        outline, versions = view.outline, turn.resolved_request.shown.client_versions
         if not versions:
             return outline
         start = versions.recount_boundary_for_originals(find_tail_start(outline))
@@ -226,7 +226,7 @@ class TurnCompactor:
             encoding=resolved_request.conversation.token_counter_name,
             available_summaries=tuple(
                 map(
-                    resolved_request.client_versions.recount_summary_for_originals,
+                    resolved_request.shown.client_versions.recount_summary_for_originals,
                     (*view.outline.summaries, *view.outline.folds),
                 )
             ),
@@ -280,7 +280,7 @@ class TurnCompactionTask:
 
 def may_compact(turn: Turn) -> bool:
     """Whether the turn may be compacted: only stored turns can, because summaries need the store."""
-    return turn.resolved_request.is_stored and turn.request.compaction.summarize != "never"
+    return turn.resolved_request.storage.is_stored and turn.request.compaction.summarize != "never"
 
 
 def must_compact(turn: Turn, view: View) -> bool:

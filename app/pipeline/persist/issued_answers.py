@@ -36,7 +36,7 @@ def build_issued_answer(
         forms += [] if joined is None else [(_advance(before_prefill, joined), joined)]
     fingerprints: list[Fingerprint] = []
     for position, form in forms:
-        for scope in resolved_request.fingerprint_scopes:
+        for scope in resolved_request.storage.fingerprint_scopes:
             fingerprints += scope.list_fingerprints(
                 position,
                 form,

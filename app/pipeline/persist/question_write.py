@@ -53,7 +53,7 @@ class QuestionWrite:
         try:
             resolved_request = await self._turn_writer.finish_question_write(self._pending_write)
         except BaseException as error:
-            if not isinstance(error, StoreUnavailable) or turn.resolved_request.needs_store:
+            if not isinstance(error, StoreUnavailable) or turn.resolved_request.storage.needs_store:
                 # A write that failed has stored nothing that could be erased; a cancelled one goes on.
                 self._may_have_stored = isinstance(error, asyncio.CancelledError)
                 await close_reply()

@@ -100,8 +100,10 @@ class TurnWriter:
 
     def start_question_write(self, resolved_request: ResolvedRequest) -> PendingWrite:
         """Starts the write of a request's new messages."""
-        if not resolved_request.is_stored or not (
-            resolved_request.new_messages or resolved_request.creates_conversation or resolved_request.new_versions
+        if not resolved_request.storage.is_stored or not (
+            resolved_request.new_messages
+            or resolved_request.creates_conversation
+            or resolved_request.shown.new_versions
         ):
             return PendingWrite(resolved_request, QUESTION_SPAN)
         if resolved_request.shared_answer is not None:
@@ -111,8 +113,8 @@ class TurnWriter:
             after_seq=resolved_request.conversation.head_seq,
             messages=resolved_request.new_messages,
             creates_conversation=resolved_request.creates_conversation,
-            fence=resolved_request.lease,
-            versions=resolved_request.new_versions,
+            fence=resolved_request.storage.lease,
+            versions=resolved_request.shown.new_versions,
         )
         return PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
 
@@ -124,7 +126,7 @@ class TurnWriter:
             StoreUnavailable: nothing was stored.
         """
         resolved_request = question.resolved_request
-        if not resolved_request.is_stored:
+        if not resolved_request.storage.is_stored:
             return resolved_request
         if question.append is None:
             await self._store_pins(resolved_request)
@@ -144,16 +146,16 @@ class TurnWriter:
         Raises:
             ConversationBusy, StoreUnavailable: as `finish_question_write`.
         """
-        if not resolved_request.is_stored:
+        if not resolved_request.storage.is_stored:
             return resolved_request
         write = LogAppend(
             conversation=_build_conversation_after_question(resolved_request),
             after_seq=resolved_request.conversation.head_seq,
             messages=resolved_request.new_messages,
             creates_conversation=resolved_request.creates_conversation,
-            fence=resolved_request.lease,
-            versions=resolved_request.new_versions,
-            anchors=build_hint_anchors(resolved_request.conversation_hints, resolved_request.conversation),
+            fence=resolved_request.storage.lease,
+            versions=resolved_request.shown.new_versions,
+            anchors=build_hint_anchors(resolved_request.storage.conversation_hints, resolved_request.conversation),
         )
         question = PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
         stored = await self.finish_question_write(question)
@@ -168,7 +170,7 @@ class TurnWriter:
             ConversationBusy: an append lost its lease to another request.
             StoreUnavailable: the answer was not stored.
         """
-        if not resolved_request.is_stored:
+        if not resolved_request.storage.is_stored:
             return await self._count_unstored_answer(resolved_request, answer)
         write = await self._build_answer_append(resolved_request, answer)
         pending_write = PendingWrite(resolved_request, ANSWER_SPAN, write, self._start_append(write, ANSWER_SPAN))
@@ -176,11 +178,11 @@ class TurnWriter:
             conversation = await self._wait_or_store_branch(pending_write, write)
         except GatewayError:
             # The client has seen the answer, or gets it all the same.
-            if write.issued is not None and (answer.is_streamed or not resolved_request.needs_store):
+            if write.issued is not None and (answer.is_streamed or not resolved_request.storage.needs_store):
                 self.unwritten_fingerprints.add(replace(write.issued, conversation_id=None))
             raise
-        if resolved_request.lease is not None:
-            self.leases.forget_released_lease(resolved_request.lease)
+        if resolved_request.storage.lease is not None:
+            self.leases.forget_released_lease(resolved_request.storage.lease)
         await self._assign_external_id(resolved_request, conversation)
         return conversation
 
@@ -204,10 +206,10 @@ class TurnWriter:
             after_seq=conversation.head_seq,
             messages=[entry],
             creates_conversation=resolved_request.creates_conversation,
-            fence=resolved_request.lease,
-            releases_lease=resolved_request.lease is not None,
+            fence=resolved_request.storage.lease,
+            releases_lease=resolved_request.storage.lease is not None,
             issued=build_issued_answer(resolved_request, conversation, entry),
-            anchors=build_hint_anchors(resolved_request.conversation_hints, conversation),
+            anchors=build_hint_anchors(resolved_request.storage.conversation_hints, conversation),
         )
         shared_answer = resolved_request.shared_answer
         if shared_answer is None or shared_answer.link != entry.link or answer.incomplete:
@@ -236,9 +238,9 @@ class TurnWriter:
 
     async def _assign_external_id(self, resolved_request: ResolvedRequest, conversation: Conversation) -> None:
         """Lets the client's own id point to a conversation that is stored now."""
-        if resolved_request.assigns_external_id and resolved_request.external_id is not None:
+        if resolved_request.storage.assigns_external_id and resolved_request.storage.external_id is not None:
             await self.store.assign_external_id(
-                tenant=conversation.tenant, external_id=resolved_request.external_id, conversation=conversation
+                tenant=conversation.tenant, external_id=resolved_request.storage.external_id, conversation=conversation
             )
 
     def _remember_client_history(self, resolved_request: ResolvedRequest, conversation: Conversation) -> None:
@@ -246,8 +248,8 @@ class TurnWriter:
         # If the client changes messages, its history is aligned each time.
         if (
             resolved_request.history_digest is None
-            or resolved_request.log_seqs is not None
-            or resolved_request.client_versions
+            or resolved_request.shown.log_seqs is not None
+            or resolved_request.shown.client_versions
         ):
             return
         position = LinkPosition(conversation.head_link, conversation.head_skeleton, False)
@@ -351,7 +353,7 @@ class TurnWriter:
         """
         conversation = resolved_request.conversation
         if (
-            not resolved_request.is_stored
+            not resolved_request.storage.is_stored
             or not resolved_request.is_first_request
             or conversation.external_id is not None
         ):
@@ -389,8 +391,11 @@ def _build_stored_request(resolved_request: ResolvedRequest, stored_conversation
         conversation=stored_conversation,
         creates_conversation=False,
         new_messages=(),
-        new_versions=(),
-        rewritten_seq=min((version.seq for version in resolved_request.new_versions), default=None),
+        shown=replace(
+            resolved_request.shown,
+            new_versions=(),
+            rewritten_seq=min((version.seq for version in resolved_request.shown.new_versions), default=None),
+        ),
         changed_pins=None,
         new_messages_tokens=asked_tokens,
         prefill=find_prefill(resolved_request.conversation, resolved_request.new_messages),
@@ -404,7 +409,7 @@ def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Con
         conversation = replace(conversation, state={**conversation.state, NAMED: True})
     if has_tool_messages(resolved_request.new_messages):
         conversation = replace(conversation, state={**conversation.state, TOOL_TRAFFIC: True})
-    if resolved_request.new_versions:
+    if resolved_request.shown.new_versions:
         state = {**conversation.state, REWRITE_MARK: conversation.head_seq + 2}
         conversation = replace(conversation, state=state)
     if not resolved_request.new_messages:
@@ -415,7 +420,7 @@ def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Con
         UNANSWERED_MESSAGES: pending,
         OPEN_TOOL_CALLS: may_precede_tool_result(resolved_request.new_messages[-1].message),
     }
-    if (resolved_request.is_append or resolved_request.keeps_instructions) and resolved_request.instructions:
+    if (resolved_request.is_append or resolved_request.storage.keeps_instructions) and resolved_request.instructions:
         state[STORED_INSTRUCTIONS] = select_lasting_instructions(
             [message.raw.decode() for message in resolved_request.instructions]
         )

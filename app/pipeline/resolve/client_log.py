@@ -18,6 +18,7 @@ from app.conversation.item import Item
 from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
 from app.pipeline.resolve.client_history import ClientHistory
+from app.pipeline.turn.resolved_request import ShownLog
 from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore
 
@@ -35,22 +36,6 @@ class AlignedLog(msgspec.Struct, frozen=True):
     alignment: Alignment
     moved_seqs: frozenset[int] = frozenset()
     """Log messages that the history has in another place."""
-
-
-class ShownLog(msgspec.Struct, frozen=True):
-    """What a client history shows of its log."""
-
-    new_from_index: int
-    """The index of the first message that the log does not have."""
-    log_seqs: tuple[int, ...] | None = None
-    """For each message before the new ones, the seq of its log message, or -1 if it has none. None if index and seq are
-    the same."""
-    client_versions: ClientVersions = NO_VERSIONS
-    """The texts that the client shows in the place of log messages, this request's included."""
-    new_versions: tuple[ClientVersion, ...] = ()
-    """Those of `client_versions` that come with this request."""
-    changed_messages: tuple[LogMessage, ...] = ()
-    """The log messages of `client_versions`."""
 
 
 class HistoryAligner:
@@ -138,7 +123,12 @@ class HistoryAligner:
         log_seqs = tuple(one.seq if one.kind in ALIGNED_MARKS else -1 for one in alignment.marks[:new_from_index])
         is_same_as_log = not versions and log_seqs == tuple(range(target.head_seq + 1))
         changed = tuple(entries[seq] for seq in versions)
-        return ShownLog(new_from_index, None if is_same_as_log else log_seqs, versions, tuple(new_versions), changed)
+        return ShownLog(
+            log_seqs=None if is_same_as_log else log_seqs,
+            client_versions=versions,
+            new_versions=tuple(new_versions),
+            changed_messages=changed,
+        )
 
 
 def join_prefill(prefill: Item | None, answer: Item) -> Item | None:

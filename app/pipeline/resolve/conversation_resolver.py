@@ -50,8 +50,12 @@ from app.pipeline.turn.resolved_request import (
     REDACTED,
     STORED_INSTRUCTIONS,
     ResolvedRequest,
+    ShownLog,
+    TurnStorage,
+    change_storage,
     has_gateway_id,
     has_other_end_user,
+    mark_unstored,
     must_assign_external_id,
 )
 from app.pipeline.turn.token_counting import MessageCounter
@@ -159,14 +163,13 @@ class ConversationResolver:
             resolved_request = await self._resolve_with_store(
                 request, client_history, encoding, held_leases, capsule_history
             )
-            return replace(
+            is_stored = resolved_request.storage.is_stored
+            resolved_request = change_storage(
                 resolved_request,
-                request_digest=(
-                    await compute_retry_digest(request, client_history) if resolved_request.is_stored else None
-                ),
+                request_digest=await compute_retry_digest(request, client_history) if is_stored else None,
                 fingerprint_scopes=list_scopes(request),
-                warnings=describe_unstored_turn(request),
             )
+            return replace(resolved_request, warnings=describe_unstored_turn(request))
         except StoreUnavailable:
             # A request that may be an append does not bring its history: without the store, the model would answer
             # without the conversation.
@@ -179,7 +182,7 @@ class ConversationResolver:
     async def resolve_without_store(self, request: ChatRequest, encoding: str) -> ResolvedRequest:
         """Resolves a request from its own history, while the store is unavailable."""
         client_history = build_client_history(request)
-        return replace(await self._resolve_unstored(request, client_history, encoding), is_degraded=True)
+        return mark_unstored(await self._resolve_unstored(request, client_history, encoding))
 
     async def resolve_turn_without_store(self, turn: Turn) -> Turn:
         """Resolves a turn again from the client's messages alone, after the store went away."""
@@ -249,7 +252,7 @@ class ConversationResolver:
         resolved_request = await self._previous_responses.continue_after(
             request, client_history, place, client_history.messages, instructions
         )
-        return replace(
+        return change_storage(
             resolved_request,
             is_stored=request.is_kept,
             assigns_external_id=must_assign_external_id(request, resolved_request.conversation),
@@ -304,7 +307,7 @@ class ConversationResolver:
     ) -> ResolvedRequest:
         """Builds the result for a request at the end of a conversation, or of a branch that is to be created."""
         target, shown = placed.target, placed.shown
-        new_messages = client_history.decode_messages(shown.new_from_index)
+        new_messages = client_history.decode_messages(placed.new_from_index)
         await check_new_messages(
             new_messages,
             first_index=len(request.raw_messages) - len(new_messages),
@@ -338,16 +341,14 @@ class ConversationResolver:
             ),
             client_messages=None if conversation.marks.get(REDACTED) else client_history.raw_messages,
             has_missing_results=await client_history.has_missing_results(request),
-            log_seqs=log_seqs,
-            client_versions=versions,
-            new_versions=new_versions,
-            changed_messages=shown.changed_messages,
-            moved_seqs=placed.moved_seqs,
-            is_stored=request.is_kept,
-            needs_store=request.is_kept and not self._serves_degraded,
-            assigns_external_id=must_assign_external_id(request, conversation),
-            external_id=request.conversation_id,
-            conversation_hints=request.conversation_hints,
+            shown=replace(shown, log_seqs=log_seqs, client_versions=versions, new_versions=new_versions),
+            storage=TurnStorage(
+                is_stored=request.is_kept,
+                needs_store=request.is_kept and not self._serves_degraded,
+                assigns_external_id=must_assign_external_id(request, conversation),
+                external_id=request.conversation_id,
+                conversation_hints=request.conversation_hints,
+            ),
             history_digest=client_history.history_digest,
             stored_answer=placed.stored_answer,
         )
@@ -409,14 +410,15 @@ class ConversationResolver:
                 instructions, request, conversation.token_counter_name
             ),
             client_messages=None,
-            client_versions=versions,
-            new_versions=new_versions,
-            is_stored=request.is_kept,
-            needs_store=request.is_kept,
+            shown=ShownLog(client_versions=versions, new_versions=new_versions),
+            storage=TurnStorage(
+                is_stored=request.is_kept,
+                needs_store=request.is_kept,
+                lease=lease,
+                conversation_hints=request.conversation_hints,
+            ),
             is_named=True,
             is_append=True,
-            lease=lease,
-            conversation_hints=request.conversation_hints,
             stored_answer=stored_answer,
         )
 
@@ -451,29 +453,30 @@ class ConversationResolver:
     ) -> ResolvedRequest:
         """Begins a conversation whose client will append, and holds the lease of the new conversation."""
         new_request = await self._new_conversations.begin_conversation(request, client_history, encoding)
-        resolved_request = replace(new_request, is_append=True, needs_store=new_request.is_stored)
-        if not resolved_request.is_stored:
+        is_stored = new_request.storage.is_stored
+        resolved_request = change_storage(replace(new_request, is_append=True), needs_store=is_stored)
+        if not is_stored:
             return resolved_request
         # The next append finds the conversation as soon as its question is stored, and must wait for the answer.
         new_conversation = resolved_request.conversation
         lease = await held_leases.enter_async_context(
             self._leases.hold_lease(new_conversation.root, new_conversation.id, self._lease_wait_seconds)
         )
-        return replace(resolved_request, lease=lease)
+        return change_storage(resolved_request, lease=lease)
 
     async def _resolve_unstored(
         self, request: ChatRequest, client_history: ClientHistory, encoding: str
     ) -> ResolvedRequest:
         """Resolves a request that is answered without the store."""
         resolved_request = await self._new_conversations.begin_conversation(request, client_history, encoding)
-        return replace(
-            resolved_request,
+        storage = TurnStorage(
             is_stored=False,
-            needs_store=False,
-            assigns_external_id=False,
-            history_digest=None,
+            external_id=request.conversation_id,
+            conversation_hints=request.conversation_hints,
             fingerprint_scopes=list_scopes(request),
+            keeps_instructions=resolved_request.storage.keeps_instructions,
         )
+        return replace(resolved_request, storage=storage, history_digest=None)
 
 
 def _leave_out_answer(answer: LogMessage) -> ClientVersion:

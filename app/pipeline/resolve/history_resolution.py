@@ -19,7 +19,7 @@ from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.item_decoding import decode_item
 from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.resolve.client_history import ClientHistory
-from app.pipeline.resolve.client_log import ALIGNED_MARKS, AlignedLog, HistoryAligner, ShownLog
+from app.pipeline.resolve.client_log import ALIGNED_MARKS, AlignedLog, HistoryAligner, find_first_new_index
 from app.pipeline.resolve.conversation_proof import (
     ConversationProver,
     Proof,
@@ -29,7 +29,7 @@ from app.pipeline.resolve.conversation_proof import (
 )
 from app.pipeline.turn.chat_request import ChatRequest
 from app.pipeline.turn.conversation_builders import build_branch
-from app.pipeline.turn.resolved_request import has_other_end_user
+from app.pipeline.turn.resolved_request import ShownLog, has_other_end_user
 from app.store.contract.conversations import MAX_ANCHORS, ConversationStore
 
 WHOLE_CONVERSATION_SEQ: Final = -1
@@ -41,15 +41,16 @@ class PlacedHistory(msgspec.Struct, frozen=True):
 
     target: Conversation
     """The conversation that the new messages are appended to: a stored one, or a branch that is to be created."""
+    new_from_index: int
+    """The index of the first message that the log does not have."""
     shown: ShownLog
+    """What the messages before the new ones show of the log."""
     has_open_calls: bool
     """Whether the message before the new ones may be followed by tool results."""
     stored_answer: LogMessage | None = None
     """The stored answer, if this request is a retry."""
     moved_messages: tuple[Item, ...] = ()
     """Messages that the client has put between known ones, and that are logged now, before the new ones."""
-    moved_seqs: frozenset[int] = frozenset()
-    """As `ResolvedRequest.moved_seqs`."""
 
 
 def digest_conversation_hints(tenant: str, conversation_hints: Mapping[str, str]) -> list[bytes]:
@@ -220,15 +221,14 @@ class HistoryResolver:
             if not is_same or (entry.link == previous_link):
                 break
             last, seq, previous_link = entry, entry.seq, entry.link
-        shown = ShownLog(seq + 1)
-        stored_answer = await self._find_retry_answer(request, conversation, shown, client_history)
+        stored_answer = await self._find_retry_answer(request, conversation, seq + 1, client_history)
         target = conversation
         if stored_answer is None and (conversation.head_seq != seq or self._must_branch(request, conversation)):
             if last is None:
                 (last,) = await self.store.read_log(conversation, seq, seq + 1)
             target = build_branch(conversation, last, make_conversation_id(conversation.root, self.random_bytes))
         last_message = decode_item(bytes(client_history.raw_messages[seq]))
-        return PlacedHistory(target, shown, may_precede_tool_result(last_message), stored_answer)
+        return PlacedHistory(target, seq + 1, ShownLog(), may_precede_tool_result(last_message), stored_answer)
 
     def _must_branch(self, request: ChatRequest, conversation: Conversation) -> bool:
         """Returns whether a proof may not continue a conversation: its caller names it."""
@@ -249,8 +249,7 @@ class HistoryResolver:
         before: who has its id can read it all.
         """
         alignment, target = aligned_log.alignment, conversation
-        shown = ShownLog(alignment.first_new_index)
-        stored_answer = await self._find_retry_answer(request, conversation, shown, client_history)
+        stored_answer = await self._find_retry_answer(request, conversation, alignment.first_new_index, client_history)
         is_continued = alignment.continues_log and not self._must_branch(request, conversation)
         if not is_continued and stored_answer is None:
             if not is_named and leaves_out_said_words(aligned_log, alignment.last_seq + 1):
@@ -260,20 +259,21 @@ class HistoryResolver:
             last = aligned_log.entries[alignment.last_seq]
             target = build_branch(conversation, last, make_conversation_id(conversation.root, self.random_bytes))
         shown = await self.history_aligner.compare_with_shown(target, client_history, aligned_log)
+        new_from_index = find_first_new_index(alignment)
         last_index = next(
-            (index for index in reversed(range(shown.new_from_index)) if alignment.marks[index].kind in ALIGNED_MARKS),
+            (index for index in reversed(range(new_from_index)) if alignment.marks[index].kind in ALIGNED_MARKS),
             None,
         )
         has_open_calls = last_index is not None and may_precede_tool_result(
             decode_item(bytes(client_history.raw_messages[last_index]))
         )
-        placed = PlacedHistory(target, shown, has_open_calls, stored_answer)
+        placed = PlacedHistory(target, new_from_index, shown, has_open_calls, stored_answer)
         return placed if stored_answer is not None else _log_moved_messages(placed, aligned_log, client_history)
 
     async def _find_retry_answer(
-        self, request: ChatRequest, conversation: Conversation, shown: ShownLog, client_history: ClientHistory
+        self, request: ChatRequest, conversation: Conversation, new_from_index: int, client_history: ClientHistory
     ) -> LogMessage | None:
-        if shown.new_from_index != len(client_history.raw_messages):
+        if new_from_index != len(client_history.raw_messages):
             return None
         return await self.stored_answers.find_retry_answer(conversation, request, client_history)
 
@@ -300,7 +300,7 @@ def _log_moved_messages(placed: PlacedHistory, aligned_log: AlignedLog, client_h
     fresh = {body for version in shown.new_versions for body in version.bodies or ()}
     moved: list[Item] = []
     moved_seqs: set[int] = set()
-    for index, one in enumerate(aligned_log.alignment.marks[: shown.new_from_index]):
+    for index, one in enumerate(aligned_log.alignment.marks[: placed.new_from_index]):
         element = aligned_log.history[index]
         if one.kind != "inserted" or element.kind not in ("user", "answer") or one.seq in omitted_starts:
             continue
@@ -309,14 +309,14 @@ def _log_moved_messages(placed: PlacedHistory, aligned_log: AlignedLog, client_h
         elif target.chunk_count or bytes(client_history.raw_messages[index]) not in fresh:
             moved.append(client_history.messages[index])
     if not moved:
-        return replace(placed, moved_seqs=frozenset(moved_seqs))
+        return replace(placed, shown=replace(shown, moved_seqs=frozenset(moved_seqs)))
     first = target.head_seq + 1
     hidden = [ClientVersion(seq, first, seq + 1, (), 0) for seq in range(first, first + len(moved))]
     versions = shown.client_versions.with_later_versions(hidden, target.redacted_seqs)
-    shown = replace(shown, client_versions=versions, new_versions=(*shown.new_versions, *hidden))
-    return replace(
-        placed,
-        shown=shown,
-        moved_messages=tuple(moved),
+    shown = replace(
+        shown,
+        client_versions=versions,
+        new_versions=(*shown.new_versions, *hidden),
         moved_seqs=frozenset({*moved_seqs, *range(first, first + len(moved))}),
     )
+    return replace(placed, shown=shown, moved_messages=tuple(moved))

@@ -23,6 +23,7 @@ from app.pipeline.turn.chat_request import ChatRequest
 from app.pipeline.turn.conversation_builders import build_empty_conversation, build_log_entries, share_log
 from app.pipeline.turn.resolved_request import (
     ResolvedRequest,
+    TurnStorage,
     build_end_user_state,
     has_other_end_user,
 )
@@ -104,14 +105,16 @@ class NewConversations:
             client_messages=client_history.raw_messages,
             has_missing_results=await client_history.has_missing_results(request),
             shared_answer=shared_answer,
-            is_stored=request.is_kept,
-            needs_store=request.is_kept and not self.serves_degraded,
-            assigns_external_id=named_conversation is not None,
-            external_id=request.conversation_id,
+            storage=TurnStorage(
+                is_stored=request.is_kept,
+                needs_store=request.is_kept and not self.serves_degraded,
+                assigns_external_id=named_conversation is not None,
+                external_id=request.conversation_id,
+                conversation_hints=request.conversation_hints,
+                keeps_instructions=request.protocol == "responses" and request.store,
+            ),
             is_named=request.conversation_id is not None,
-            conversation_hints=request.conversation_hints,
             is_first_request=True,
-            keeps_instructions=request.protocol == "responses" and request.store,
             history_digest=client_history.history_digest,
         )
 

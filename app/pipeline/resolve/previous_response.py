@@ -27,7 +27,7 @@ from app.pipeline.resolve.retry_detection import RetryDetector
 from app.pipeline.resolve.tool_outputs import check_outputs_have_calls, list_call_ids, put_early_outputs_first
 from app.pipeline.turn.chat_request import ChatRequest
 from app.pipeline.turn.conversation_builders import build_branch, build_log_entries
-from app.pipeline.turn.resolved_request import ResolvedRequest, has_other_end_user
+from app.pipeline.turn.resolved_request import ResolvedRequest, ShownLog, TurnStorage, has_other_end_user
 from app.pipeline.turn.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore, LinkMatch
 
@@ -117,12 +117,14 @@ class PreviousResponseResolver:
                 instructions, request, target.token_counter_name
             ),
             client_messages=None,
-            client_versions=await self.history_aligner.read_client_versions(target),
-            # What the request does not ask to store must not become a part of a conversation that can be read.
-            is_stored=request.store and request.context_mode != "stateless",
-            needs_store=True,
+            shown=ShownLog(client_versions=await self.history_aligner.read_client_versions(target)),
+            storage=TurnStorage(
+                # What the request does not ask to store must not become a part of a conversation that can be read.
+                is_stored=request.store and request.context_mode != "stateless",
+                needs_store=True,
+                conversation_hints=request.conversation_hints,
+            ),
             is_named=True,
-            conversation_hints=request.conversation_hints,
             stored_answer=stored_answer,
         )
 

@@ -47,7 +47,7 @@ class AnswerLearner:
 
     def _learn_view(self, end: TurnEnd) -> dict[str, Any]:
         turn, view = end.turn, end.upstream_answer.sent_view
-        state, client_versions = turn.resolved_request.conversation.state, turn.resolved_request.client_versions
+        state, client_versions = turn.resolved_request.conversation.state, turn.resolved_request.shown.client_versions
         last_view = make_last_view(
             view.plan,
             view.outline.last_view,

@@ -90,7 +90,7 @@ def find_cache_loss(turn: Turn, before: CachedPrompt, prompt: CachedPrompt, rule
         return CacheLoss("instructions", tokens)
     if before.view != prompt.view or prompt.quotation_count < before.quotation_count:
         return None
-    conversation, rewritten_seq = turn.resolved_request.conversation, turn.resolved_request.rewritten_seq
+    conversation, rewritten_seq = turn.resolved_request.conversation, turn.resolved_request.shown.rewritten_seq
     if rewritten_seq is not None:
         return CacheLoss("history", tokens, rewritten_seq)
     if before.conversation_id != prompt.conversation_id and conversation.lineage:

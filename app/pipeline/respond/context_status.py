@@ -211,7 +211,7 @@ def choose_context_status(resolved_request: ResolvedRequest, plan: Plan, *, is_s
 
     A stateless request is `bypassed` only if its view is complete: a client must learn of trimming in any case.
     """
-    if resolved_request.is_degraded:
+    if resolved_request.storage.is_degraded:
         return "degraded"
     if is_stateless and plan.status == "full":
         return "bypassed"
@@ -230,9 +230,9 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
     )
     return ContextReport(
         status=choose_context_status(
-            resolved_request, plan, is_stateless=not resolved_request.is_stored and turn.request.store
+            resolved_request, plan, is_stateless=not resolved_request.storage.is_stored and turn.request.store
         ),
-        conversation_id=resolved_request.conversation.id if resolved_request.is_stored else None,
+        conversation_id=resolved_request.conversation.id if resolved_request.storage.is_stored else None,
         policy=turn.policy.name,
         plan=plan,
         budget=budget,

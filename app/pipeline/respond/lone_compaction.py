@@ -67,7 +67,7 @@ class LoneCompactions:
             read_last_view(conversation.state, turn.policy, window),
             was_requested=bool(view.plan.summaries),
         )
-        last_view = resolved_request.client_versions.recount_view_for_originals(last_view)
+        last_view = resolved_request.shown.client_versions.recount_view_for_originals(last_view)
         views = add_last_view(conversation.state, turn.policy, window, last_view)
         conversation = replace(
             conversation,
@@ -79,7 +79,7 @@ class LoneCompactions:
                 replace(resolved_request, conversation=conversation)
             )
         except StoreUnavailable as unavailable:
-            if resolved_request.needs_store:
+            if resolved_request.storage.needs_store:
                 raise
             drop_tracebacks(unavailable)
             resolved_request = mark_unstored(resolved_request)

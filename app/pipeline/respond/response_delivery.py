@@ -74,7 +74,7 @@ class ResponseDelivery:
                 if end.report.conversation_id not in (None, conversation.id):
                     end = replace(end, report=replace(end.report, conversation_id=conversation.id))
             except StoreUnavailable as unavailable:
-                if turn.resolved_request.needs_store:
+                if turn.resolved_request.storage.needs_store:
                     raise
                 drop_tracebacks(unavailable)
                 end = replace(end, report=end.report.add_warning(UNSTORED_ANSWER, status="degraded"))
@@ -167,7 +167,7 @@ class ResponseDelivery:
             drop_tracebacks(unavailable)
             # A client that appends relies on the stored log, so its answer fails. A client that resends its history
             # loses nothing: its answer stands, and the last frames say that it was not stored.
-            if turn.resolved_request.needs_store:
+            if turn.resolved_request.storage.needs_store:
                 error = unavailable
             else:
                 log.warning("could not store an answer: %s", unavailable.message)

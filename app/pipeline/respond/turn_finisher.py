@@ -48,12 +48,12 @@ class TurnFinisher:
         turn, view = self.upstream_caller.select_view_to_continue(end.turn, end.planned_view, end.upstream_answer)
         request, resolved_request = turn.request, turn.resolved_request
         conversation = await self.turn_writer.write_answer(resolved_request, answer)
-        if request.stores_completion and resolved_request.is_stored and end.is_whole:
+        if request.stores_completion and resolved_request.storage.is_stored and end.is_whole:
             await self.completion_writer.write_completion(
                 request, resolved_request, conversation, answer.meta["id"], answer.message
             )
         if request.on_answer is not None and end.is_whole:
-            await request.on_answer(conversation if resolved_request.is_stored else None)
+            await request.on_answer(conversation if resolved_request.storage.is_stored else None)
         # Last: precompaction reads the log with this answer, and must not delay what the client waits for.
         self.precompactor.start_if_needed(turn, view, conversation)
         return conversation
@@ -77,7 +77,7 @@ class TurnFinisher:
             "context": end.context,
             VIEW_FACTS: build_view_facts(upstream_answer.sent_view, resolved_request, log_tokens=report.log_tokens),
             REQUEST_FACTS: build_request_facts(request),
-            REQUEST_DIGEST: resolved_request.request_digest,
+            REQUEST_DIGEST: resolved_request.storage.request_digest,
             **({PROTOCOL_FACTS: report.protocol_fields} if report.protocol_fields else {}),
         }
         # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.

@@ -61,6 +61,50 @@ OPAQUE_ORIGIN = "opaque_origin"
 NO_CONVERSATION_HINTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+class ShownLog(msgspec.Struct, frozen=True):
+    """What a client history shows of its log."""
+
+    log_seqs: tuple[int, ...] | None = None
+    """For each message of the client history, the seq of its log message, or -1 if it has none. None if message i of
+    the client history is message i of the log."""
+    client_versions: ClientVersions = NO_VERSIONS
+    """The texts that the client shows in the place of log messages, this request's included."""
+    new_versions: tuple[ClientVersion, ...] = ()
+    """Those of `client_versions` that come with this request."""
+    rewritten_seq: int | None = None
+    """The first log message that `new_versions` had, set once they are stored."""
+    changed_messages: tuple[LogMessage, ...] = ()
+    """The log messages of `client_versions` that have been read."""
+    moved_seqs: frozenset[int] = frozenset()
+    """Log messages that the client shows in another place than the log, so that it carries them although
+    `client_versions` leaves them out in theirs."""
+
+
+class TurnStorage(msgspec.Struct, frozen=True):
+    """How a turn is stored, and what is stored beside its messages."""
+
+    is_stored: bool = True
+    is_degraded: bool = False
+    """Whether the turn is not stored because the store is unavailable."""
+    needs_store: bool = False
+    """Whether the request is refused if the store is unavailable: an append, or every request if the settings say so.
+    """
+    lease: Lease | None = None
+    external_id: str | None = None
+    """The client's own id."""
+    assigns_external_id: bool = False
+    """Whether the client's own id must point to this conversation once the turn is stored."""
+    conversation_hints: Mapping[str, str] = NO_CONVERSATION_HINTS
+    """Ids that the client sends for its own purposes, such as a session id."""
+    fingerprint_scopes: Sequence[FingerprintScope] = ()
+    """In which the answer is counted."""
+    request_digest: str | None = None
+    """The digest of the request, which is stored with the answer so that a retry is recognised."""
+    keeps_instructions: bool = False
+    """Whether the instructions are kept although the request is no append: later requests may bring new messages only.
+    """
+
+
 class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """A request with its conversation, and what the request adds to the conversation's log."""
 
@@ -78,44 +122,18 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The messages of the request with the items in the places of references to them; None if it has no references."""
     has_missing_results: bool = False
     """Whether tool calls in the client history have no result."""
-    log_seqs: tuple[int, ...] | None = None
-    """For each message of the client history, the seq of its log message, or -1 if it has none. None if message i of
-    the client history is message i of the log."""
-    client_versions: ClientVersions = NO_VERSIONS
-    """The texts that the client shows in the place of log messages."""
-    new_versions: tuple[ClientVersion, ...] = ()
-    """Those of `client_versions` that come with this request."""
-    rewritten_seq: int | None = None
-    """The first log message that `new_versions` had, set once they are stored."""
-    changed_messages: tuple[LogMessage, ...] = ()
-    """The log messages of `client_versions` that have been read."""
+    shown: ShownLog = ShownLog()
+    """What the client history shows of the log."""
     shared_answer: LogMessage | None = None
     """The answer that a conversation which says the same got to exactly these messages, if this one shares them all."""
-    moved_seqs: frozenset[int] = frozenset()
-    """Log messages that the client shows in another place than the log, so that it carries them although
-    `client_versions` leaves them out in theirs."""
     is_named: bool = False
     """Whether the request names its conversation: by an id, a capsule or `previous_response_id`. A request that does
     not is shown nothing that it does not carry (`context.view.client_words`)."""
-    fingerprint_scopes: Sequence[FingerprintScope] = ()
-    """In which the answer is counted."""
-    is_stored: bool = True
-    """Whether this turn is stored."""
-    is_degraded: bool = False
-    needs_store: bool = False
-    """Whether the request is refused if the store is unavailable: an append, or every request if the settings say so.
-    """
+    storage: TurnStorage = TurnStorage()
+    """How the turn is stored."""
     is_append: bool = False
-    lease: Lease | None = None
-    assigns_external_id: bool = False
-    """Whether the client's own id must point to this conversation once the turn is stored."""
-    external_id: str | None = None
-    """The client's own id."""
     is_first_request: bool = False
     """Whether the conversation begins with this request."""
-    keeps_instructions: bool = False
-    """Whether the instructions are kept although the request is no append: later requests may bring new messages only.
-    """
     stored_answer: LogMessage | None = None
     """The answer from the log, if this request is a retry that was answered meanwhile."""
     new_messages_tokens: int = 0
@@ -125,10 +143,6 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     it; set once it is stored."""
     changed_pins: Sequence[Mapping[str, Any]] | None = None
     """The conversation's pinned rounds, if this request changes them."""
-    conversation_hints: Mapping[str, str] = NO_CONVERSATION_HINTS
-    """Ids that the client sends for its own purposes, such as a session id."""
-    request_digest: str | None = None
-    """The digest of the request, which is stored with the answer so that a retry is recognised."""
     history_digest: bytes | None = None
     """The digest under which the prefix cache remembers the whole client history."""
     capsule: Capsule | None = None
@@ -141,7 +155,7 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     @property
     def is_aligned_by_index(self) -> bool:
         """Whether message i of the client history is message i of the log."""
-        return self.client_messages is not None and self.log_seqs is None
+        return self.client_messages is not None and self.shown.log_seqs is None
 
     @property
     def has_tool_traffic(self) -> bool:
@@ -151,7 +165,7 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     @property
     def names_whole(self) -> bool:
         """Whether the request names a conversation, and not only a place in it (`previous_response_id`)."""
-        return self.is_named and (self.is_append or self.external_id is not None)
+        return self.is_named and (self.is_append or self.storage.external_id is not None)
 
     @property
     def next_seq(self) -> int:
@@ -161,7 +175,7 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     def log_tokens(self) -> int:
         """Tokens of the log, with the client's versions in the place of the messages."""
         total = self.new_messages[-1].tokens_total if self.new_messages else self.conversation.head_tokens_total
-        return total if self.client_versions is NO_VERSIONS else total + self.client_versions.tokens_delta
+        return total if self.shown.client_versions is NO_VERSIONS else total + self.shown.client_versions.tokens_delta
 
     @property
     def is_log_unstored(self) -> bool:
@@ -236,7 +250,12 @@ def must_assign_external_id(request: ChatRequest, conversation: Conversation) ->
 
 def mark_unstored(resolved_request: ResolvedRequest) -> ResolvedRequest:
     """Returns the request as one that is answered without being stored, because the store is unavailable."""
-    return replace(resolved_request, is_stored=False, is_degraded=True)
+    return change_storage(resolved_request, is_stored=False, is_degraded=True)
+
+
+def change_storage(resolved_request: ResolvedRequest, **changes: Any) -> ResolvedRequest:
+    """Returns the request with other members of its `TurnStorage`."""
+    return replace(resolved_request, storage=replace(resolved_request.storage, **changes))
 
 
 def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def build_cache_key(turn: Turn) -> str | None:
     """Returns the name of a conversation's family for providers' prompt caches: a digest that tells nothing, the same
     in all branches. None if the turn is not stored: the next one would have another name."""
     resolved_request = turn.resolved_request
-    if not resolved_request.is_stored:
+    if not resolved_request.storage.is_stored:
         return None
     conversation = resolved_request.conversation
     return hashlib.sha256(f"{conversation.tenant}\0{conversation.root}".encode()).hexdigest()[:32]

@@ -24,13 +24,13 @@ async def read_client_words(store: ConversationStore, resolved_request: Resolved
     Raises:
         StoreUnavailable: the originals of changed messages cannot be read.
     """
-    conversation, versions = resolved_request.conversation, resolved_request.client_versions
-    known_messages = (*resolved_request.changed_messages, *resolved_request.new_messages) if versions else ()
+    conversation, versions = resolved_request.conversation, resolved_request.shown.client_versions
+    known_messages = (*resolved_request.shown.changed_messages, *resolved_request.new_messages) if versions else ()
     return ClientWords(
         conversation,
         versions,
         await _find_effects(store, conversation, versions, known_messages),
-        moved_seqs=resolved_request.moved_seqs,
+        moved_seqs=resolved_request.shown.moved_seqs,
         next_seq=resolved_request.next_seq,
         is_named=resolved_request.is_named,
         is_log_shared=resolved_request.is_log_unstored,

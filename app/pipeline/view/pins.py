@@ -153,8 +153,8 @@ def _find_pinned_seq(index: int, request: ChatRequest, resolved_request: Resolve
     distance_to_end = len(request.raw_messages) - message_index
     seq = (
         resolved_request.next_seq - distance_to_end
-        if resolved_request.log_seqs is None
-        else resolved_request.log_seqs[len(resolved_request.log_seqs) - distance_to_end]
+        if resolved_request.shown.log_seqs is None
+        else resolved_request.shown.log_seqs[len(resolved_request.shown.log_seqs) - distance_to_end]
     )
     if seq < 0:
         raise _make_pin_error(index, "it is not in the conversation's log")

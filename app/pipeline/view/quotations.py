@@ -82,7 +82,7 @@ class QuotationBuilder:
         # Nothing to quote if the view shows the whole log.
         if (
             not plan.boundary_seq
-            or not turn.resolved_request.is_stored
+            or not turn.resolved_request.storage.is_stored
             or (turn.request.recall or turn.policy.recall_mode) != "quote"
         ):
             return view

@@ -108,7 +108,7 @@ def find_day(entry: LogMessage, first: LogMessage) -> str:
 def select_valid_user_text(known: UserText, resolved_request: ResolvedRequest, words: ClientWords) -> UserText:
     """Returns stored user text without messages that must not be shown; nothing if the client has rewritten messages of
     the user since, so that all are read again."""
-    changed = {version.seq for version in resolved_request.new_versions if version.seq < known.before_seq}
+    changed = {version.seq for version in resolved_request.shown.new_versions if version.seq < known.before_seq}
     if changed and any(
         seq in changed and message.role == "user" and words.may_be_quoted(seq)
         for seq, message in words.list_rewritten_messages()

@@ -185,7 +185,7 @@ class ViewBuilder:
         # Another replica may have stored summaries that `chunk_count` does not count yet. They are looked for only if
         # the view needs them.
         may_have_summaries = resolved_request.conversation.chunk_count or (
-            (is_over or summarize in {"now", "ahead"}) and resolved_request.is_stored
+            (is_over or summarize in {"now", "ahead"}) and resolved_request.storage.is_stored
         )
         words = await read_client_words(self._store, resolved_request)
         if not resolved_request.is_named and 0 in words.omitted_seqs:
@@ -275,7 +275,9 @@ class ViewBuilder:
         resolved, boundary = turn.resolved_request, outline.last_view.boundary
         loaded = outline
         if may_clear_more(outline, edits, budget):
-            tail = resolved.client_versions.apply_to_log_messages(await self.read_log_tail(resolved, boundary.to_seq))
+            tail = resolved.shown.client_versions.apply_to_log_messages(
+                await self.read_log_tail(resolved, boundary.to_seq)
+            )
             loaded = replace(outline, tail=tail, tail_start=boundary)
         counter = self._message_counter.find_token_counter(resolved.conversation.token_counter_name)
         view, cleared = clear_as_requested(loaded, edits, budget=budget, policy=turn.policy, counter=counter)
@@ -305,12 +307,12 @@ class ViewBuilder:
             words: what the client changed or left out.
         """
         resolved_request, conversation = turn.resolved_request, turn.resolved_request.conversation
-        versions, marks = resolved_request.client_versions, conversation.marks
+        versions, marks = resolved_request.shown.client_versions, conversation.marks
         summaries, folds, new_messages = chain.summaries, chain.folds, resolved_request.new_messages
         last_view = read_last_view(conversation.state, turn.policy, budget.window)
         pins = decode_pins(marks) if PINS in marks else ()
         if versions is not NO_VERSIONS:
-            new_version_seqs = [version.seq for version in resolved_request.new_versions]
+            new_version_seqs = [version.seq for version in resolved_request.shown.new_versions]
             last_view = versions.recount_view_for_versions(last_view, new_version_seqs)
             last_view = words.drop_quotations(last_view, new_version_seqs)
             pins = words.add_volatile_pins(tuple(map(versions.recount_pin_for_versions, pins)))
@@ -363,7 +365,7 @@ class ViewBuilder:
         # messages.
         if (tail_start := plan.needs_tail) is not None:
             tail = await self.read_log_tail(resolved_request, tail_start.to_seq)
-            shown_tail = resolved_request.client_versions.apply_to_log_messages(tail)
+            shown_tail = resolved_request.shown.client_versions.apply_to_log_messages(tail)
             outline = replace(outline, tail=shown_tail, tail_start=tail_start)
             is_long = is_over and _is_long_tail(outline)
             plan = await asyncio.to_thread(make_plan, outline) if is_long else make_plan(outline)
@@ -391,9 +393,8 @@ class ViewBuilder:
             conversation=conversation,
             new_messages=(),
             client_messages=client_messages,
-            log_seqs=None,
-            new_versions=(),
-            lease=None,
+            shown=replace(resolved_request.shown, log_seqs=None, new_versions=()),
+            storage=replace(resolved_request.storage, lease=None),
         )
 
     async def build_cached_prefix(self, turn: Turn, view: View, summary_range: SummaryRange) -> tuple[list[bytes], int]:
@@ -405,7 +406,7 @@ class ViewBuilder:
         if turn.policy.summarizer.form == "transcript" or view.words.leaves_out_before(summary_range.from_seq):
             return [], 0
         if not summary_range.folds and any(
-            seq in resolved_request.client_versions for seq in range(summary_range.from_seq, summary_range.to_seq)
+            seq in resolved_request.shown.client_versions for seq in range(summary_range.from_seq, summary_range.to_seq)
         ):
             # A summary reads masked results as they were, and the provider has seen the client's versions.
             return [], 0
@@ -476,7 +477,7 @@ class ViewBuilder:
     ) -> list[RenderedMessage]:
         """Returns the same messages without instructions and stand-ins for results, each with what it stands for."""
         raw_messages = await self._read_raw_messages(resolved_request, plan)
-        versions = resolved_request.client_versions
+        versions = resolved_request.shown.client_versions
         return list(render_view_with_origins(plan, raw_messages.__getitem__, next_seq, versions))
 
     async def _read_raw_messages(
@@ -520,7 +521,7 @@ def _render_messages(
         instructions=instructions,
         find_raw_message=raw_log_messages.__getitem__,
         next_seq=next_seq,
-        versions=resolved_request.client_versions,
+        versions=resolved_request.shown.client_versions,
     )
     return add_missing_tool_results(messages)
 

@@ -226,10 +226,10 @@ def _find_resent_answer(resolved_request: ResolvedRequest, next_seq: int) -> tup
     if messages is None or seq < 0:
         return None
     index = seq
-    if resolved_request.log_seqs is not None:
-        if seq not in resolved_request.log_seqs:
+    if resolved_request.shown.log_seqs is not None:
+        if seq not in resolved_request.shown.log_seqs:
             return None
-        index = resolved_request.log_seqs.index(seq)
+        index = resolved_request.shown.log_seqs.index(seq)
     return (seq, bytes(messages[index])) if index < len(messages) else None
 
 

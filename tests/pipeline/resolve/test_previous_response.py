@@ -54,7 +54,7 @@ async def test_a_turn_at_once_does_not_wait_for_the_lease_of_an_append(turns: Re
     first = await turns.ask("Hello", said("Hi."))
     appending = turns.request("append", conversation=first.conversation.id)
     async with turns.resolved(appending) as resolved_request:
-        assert resolved_request.lease is not None
+        assert resolved_request.storage.lease is not None
         stored = await turns.store_question(resolved_request)
         beside = await turns.ask("beside", said("Beside."), previous_response_id=first.response_id)
         _, conversation = await turns.store_answer(appending, stored, said("Appended."))
@@ -166,7 +166,7 @@ async def test_a_turn_that_is_not_to_be_stored_reads_the_log_and_leaves_it(turns
         turn = await turns.ask(
             "Secret", previous_response_id=first.response_id, store=False, keeps_context_only=keeps_context_only
         )
-        assert not turn.resolved_request.is_stored
+        assert not turn.resolved_request.storage.is_stored
         assert turn.resolved_request.next_seq == 3
         assert turn.resolved_request.warnings == ("`store: false`: nothing of this turn is kept.",)
     second = await turns.ask("Go on", said("Well."), previous_response_id=first.response_id)

@@ -44,7 +44,7 @@ async def test_a_resent_history_continues_and_nobody_sees_it(turns: ResponsesTur
 
 async def test_nothing_is_kept_if_the_operator_wants_that(turns: ResponsesTurns) -> None:
     turn = await turns.ask(told("Hello"), store=False)
-    assert not turn.resolved_request.is_stored
+    assert not turn.resolved_request.storage.is_stored
     assert turn.resolved_request.warnings == ("`store: false`: nothing of this turn is kept.",)
     assert await listed(turns, turns.tenant) == await listed(turns, derive_context_tenant(turns.tenant)) == []
 
@@ -61,7 +61,7 @@ async def test_a_conversation_that_is_stored_later_begins_anew_and_is_visible(tu
 async def test_what_is_visible_does_not_grow_by_what_is_not_to_be_stored(turns: ResponsesTurns) -> None:
     first = await turns.ask("Hello", said("Hi."))
     turn = await turns.ask("Secret", conversation=first.conversation.id, **CONTEXT_ONLY)
-    assert not turn.resolved_request.is_stored
+    assert not turn.resolved_request.storage.is_stored
     assert turn.resolved_request.next_seq == 3
     assert await turns.log(
         (await turns.ask("Go on", said("On."), conversation=first.conversation.id)).conversation

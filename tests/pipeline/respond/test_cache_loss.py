@@ -114,7 +114,7 @@ def test_an_edit_of_ours_explains_a_loss(view: int, quotations: int, told: str |
         "c", "p/m", "a.b", view=1, quotation_count=1, prompt_tokens=10_000, cached_tokens=9_000, sent_at=0.0
     )
     prompt = replace(before, view=view, quotation_count=quotations, cached_tokens=1_000)
-    resolved = SimpleNamespace(conversation=SimpleNamespace(lineage=()), rewritten_seq=None)
+    resolved = SimpleNamespace(conversation=SimpleNamespace(lineage=()), shown=SimpleNamespace(rewritten_seq=None))
     turn: Any = SimpleNamespace(resolved_request=resolved)
     loss = find_cache_loss(turn, before, prompt, "prefix")
     assert (loss and loss.changed) == told
