@@ -13,7 +13,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from app.pipeline.respond.cache_loss import find_cache_loss
+from app.pipeline.respond.answer_learning import find_cache_loss
 from app.pipeline.turn.last_view_and_calibration import CachedPrompt
 from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream, completion
 from tests.support.gateway import World, assistant, system, user, world
