@@ -190,7 +190,7 @@ STORE: Final = (
 IDENTITY: Final = (
     Mutation(
         "idempotency-key-of-strangers",
-        "app/pipeline/resolve/request_digest.py",
+        "app/pipeline/resolve/answer_replay.py",
         "return tenant, request.idempotency_key",
         'return "", request.idempotency_key',
         (f"{TURNS}::test_a_key_of_another_tenant_finds_no_run_in_flight[not stored-whole]",),
@@ -198,7 +198,7 @@ IDENTITY: Final = (
     ),
     Mutation(
         "retry-of-strangers",
-        "app/pipeline/resolve/request_digest.py",
+        "app/pipeline/resolve/answer_replay.py",
         "return tenant, request.caller.api_key_id, list_distinguishing_options(request)",
         'return "", list_distinguishing_options(request)',
         (f"{TURNS}::test_a_retry_of_another_tenant_finds_no_run_in_flight[waiting]",),
@@ -206,7 +206,7 @@ IDENTITY: Final = (
     ),
     Mutation(
         "retry-in-another-conversation",
-        "app/pipeline/resolve/request_digest.py",
+        "app/pipeline/resolve/answer_replay.py",
         "        request.conversation_id,",
         "        None,",
         (f"{TURNS}::test_a_retry_in_another_conversation_finds_no_run_in_flight[waiting]",),
@@ -214,7 +214,7 @@ IDENTITY: Final = (
     ),
     Mutation(
         "retry-with-another-body",
-        "app/pipeline/resolve/request_digest.py",
+        "app/pipeline/resolve/answer_replay.py",
         "return one.body == other.body and",
         "return one.body[-1:] == other.body[-1:] and",
         ("tests/pipeline/admission/test_shared_attempts.py::test_bodies_that_end_alike_are_told_apart[100000]",),
@@ -222,7 +222,7 @@ IDENTITY: Final = (
     ),
     Mutation(
         "stored-answer-to-another-body",
-        "app/pipeline/resolve/request_digest.py",
+        "app/pipeline/resolve/answer_replay.py",
         "return (await _hash_options_and_body(msgspec.json.encode(options), request.body)).hex()[:32]",
         "return (await _hash_options_and_body(msgspec.json.encode(options), b'')).hex()[:32]",
         (
@@ -232,7 +232,7 @@ IDENTITY: Final = (
     ),
     Mutation(
         "idempotency-key-with-another-body",
-        "app/pipeline/resolve/request_digest.py",
+        "app/pipeline/resolve/answer_replay.py",
         "return await _hash_options_and_body(msgspec.json.encode(list_distinguishing_options(request)), request.body)",
         "return await _hash_options_and_body(msgspec.json.encode(list_distinguishing_options(request)), b'')",
         (f"{IDEMPOTENCY_KEYS}::test_a_key_belongs_to_one_request[fields0-other0]",),

@@ -11,8 +11,7 @@ from typing import Final
 
 from app.conversation.conversation_types import Conversation
 from app.errors import IdempotencyKeyInUse, IdempotencyKeyReused, StoreUnavailable
-from app.pipeline.resolve.answer_replay import StoredAnswers
-from app.pipeline.resolve.request_digest import compute_idempotency_digest
+from app.pipeline.resolve.answer_replay import StoredAnswers, compute_idempotency_digest
 from app.pipeline.turn.answer_types import Answer
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.chat_request import ChatRequest

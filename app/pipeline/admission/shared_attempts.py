@@ -32,8 +32,13 @@ from app.pipeline.admission.idempotency_keys import (
     make_key_in_use_error,
     make_key_reused_error,
 )
-from app.pipeline.resolve.answer_replay import REPLAY_HEADERS, StoredAnswers
-from app.pipeline.resolve.request_digest import TAIL_BYTES, are_same_request, make_coalescing_key
+from app.pipeline.resolve.answer_replay import (
+    REPLAY_HEADERS,
+    TAIL_BYTES,
+    StoredAnswers,
+    are_same_request,
+    make_coalescing_key,
+)
 from app.pipeline.turn.answer_types import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.turn.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.turn.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest

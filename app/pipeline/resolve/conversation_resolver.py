@@ -20,7 +20,7 @@ from app.conversation.item import Item
 from app.dialects.item_decoding import decode_item, is_instructions_field
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.observability.request_record import timed_step
-from app.pipeline.resolve.answer_replay import StoredAnswers
+from app.pipeline.resolve.answer_replay import StoredAnswers, compute_retry_digest
 from app.pipeline.resolve.capsule_resolution import CapsuleHistory, CapsuleResolver, check_capsule_conversation
 from app.pipeline.resolve.client_history import (
     ClientHistory,
@@ -41,7 +41,6 @@ from app.pipeline.resolve.previous_response import (
     describe_unstored_turn,
     merge_instructions,
 )
-from app.pipeline.resolve.request_digest import compute_retry_digest
 from app.pipeline.resolve.retry_detection import RetryDetector
 from app.pipeline.resolve.tool_outputs import check_outputs_against_log, put_early_outputs_first
 from app.pipeline.turn.chat_request import ChatRequest

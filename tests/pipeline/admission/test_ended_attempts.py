@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.pipeline.admission.shared_attempts import MAX_ENDED_ATTEMPTS, EndedAttempt, EndedAttempts
-from app.pipeline.resolve.request_digest import TAIL_BYTES
+from app.pipeline.resolve.answer_replay import TAIL_BYTES
 from app.pipeline.turn.chat_request import RETRY_MAX_AGE_SECONDS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

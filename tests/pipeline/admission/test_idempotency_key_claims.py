@@ -12,8 +12,7 @@ from app.conversation.conversation_types import Conversation
 from app.errors import IdempotencyKeyInUse, StoreUnavailable
 from app.pipeline.admission import idempotency_keys
 from app.pipeline.admission.idempotency_keys import CLAIM_SECONDS, IdempotencyClaim, IdempotencyKeys
-from app.pipeline.resolve.answer_replay import StoredAnswers
-from app.pipeline.resolve.request_digest import MIN_THREAD_BYTES, compute_idempotency_digest
+from app.pipeline.resolve.answer_replay import MIN_THREAD_BYTES, StoredAnswers, compute_idempotency_digest
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.chat_request import Caller, ChatRequest
 from app.store.contract.keys import IdempotencyKeyRecord
