@@ -27,8 +27,7 @@ from app.api.passthrough_model import (
 from app.api.passthrough_paths import check_path_allowed, is_own_path, normalize_path
 from app.api.passthrough_usage import AdmittedCall, AnswerUsageReader, admit_call
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
-from app.pipeline.admission.admission import Admission
-from app.pipeline.admission.call_limits import CallLimits
+from app.pipeline.admission.admission import Admission, CallLimits
 from app.pipeline.turn.chat_request import Caller
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import (

@@ -10,7 +10,7 @@ import msgspec
 from app.api.passthrough_paths import strip_model_prefix
 from app.dialects.usage import TokenUsage, read_answer_limit, read_usage
 from app.errors import InsufficientPermissions
-from app.pipeline.admission.call_limits import CallLimits
+from app.pipeline.admission.admission import CallLimits
 from app.pipeline.turn.chat_request import Caller
 from app.store.call_allowance import CallAllowance
 from app.store.usage_recorder import UsageRecorder

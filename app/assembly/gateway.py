@@ -39,8 +39,7 @@ from app.conversations.answer_fingerprints import COUNT_FACT, count_existing_ans
 from app.conversations.erase.retention_sweeper import RetentionSweeper
 from app.observability.metric_families import BACKGROUND_TASKS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.pipeline.admission.admission import Admission, AdmissionBounds
-from app.pipeline.admission.call_limits import CallLimits, RateSettings
+from app.pipeline.admission.admission import Admission, AdmissionBounds, CallLimits, RateSettings
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
 from app.pipeline.admission.shared_attempts import SharedAttempts
 from app.pipeline.call.overflow_recovery import OverflowRecovery

@@ -3,7 +3,7 @@ write the answer. This module is the only one that knows the order of the steps.
 
 Where failures are handled. Paths begin at `app`:
 
-- Too many requests at once: `pipeline/admission/admission.py`. A rate is passed: `pipeline/admission/call_limits.py`. A
+- Too many requests at once: `pipeline/admission/admission.py`. A rate is passed: `pipeline/admission/admission.py`. A
   budget is used up: the same, and `pipeline/call/upstream_call.py` before each call.
 - A client sends the same request again: `pipeline/admission/shared_attempts.py` while this process remembers the first;
   `pipeline/resolve/answer_replay.py` finds its stored answer. A key's request on two replicas:

@@ -796,7 +796,7 @@ TRUST: Final = (
     ),
     Mutation(
         "answers-for-free",
-        "app/pipeline/admission/call_limits.py",
+        "app/pipeline/admission/admission.py",
         "* max(1, choice_count)",
         "* min(1, choice_count)",
         (

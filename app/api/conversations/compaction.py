@@ -32,8 +32,7 @@ from app.conversations.summaries.requested_compaction import RequestedCompaction
 from app.conversations.views.stored_turn import StoredTurnRequest
 from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
 from app.errors import GatewayError, drop_tracebacks
-from app.pipeline.admission.admission import Admission
-from app.pipeline.admission.call_limits import CallLimits
+from app.pipeline.admission.admission import Admission, CallLimits
 from app.pipeline.turn.chat_request import Caller
 
 EVENT_STREAM_TYPE: Final = "text/event-stream"

@@ -27,8 +27,7 @@ from app.api.resource_schemas import (
     describe_errors,
 )
 from app.conversations.summaries.summaries import SummaryRecords
-from app.pipeline.admission.admission import Admission
-from app.pipeline.admission.call_limits import CallLimits
+from app.pipeline.admission.admission import Admission, CallLimits
 from app.pipeline.turn.chat_request import Caller
 
 MAX_TEXT_CHARS: Final = 1_000_000

@@ -24,8 +24,7 @@ from app.conversation.conversation_types import Conversation
 from app.dialects.answer_format import AnswerFormat
 from app.errors import StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.request_record import timed_step
-from app.pipeline.admission.admission import Admission
-from app.pipeline.admission.call_limits import CallLimits
+from app.pipeline.admission.admission import Admission, CallLimits
 from app.pipeline.admission.idempotency_keys import (
     IdempotencyClaim,
     IdempotencyKeys,
