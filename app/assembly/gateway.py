@@ -15,7 +15,7 @@ from typing import Final
 from app.api.answer_endpoint import AnswerEndpoint, RequestListLimits
 from app.api.chat_request_parser import parse_chat_request
 from app.api.edge.auth import Authenticator, AuthRules
-from app.api.edge.body_budget import BodyBudget
+from app.api.edge.request_reader import BodyBudget
 from app.api.messages_request_parser import parse_messages_request
 from app.api.responses_request_parser import ResponsesRequestParser
 from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies

@@ -13,8 +13,7 @@ import brotli
 import pytest
 from backports import zstd
 
-from app.api.edge.body_budget import BodyBudget
-from app.api.edge.request_reader import BodyLimitMiddleware, read_body
+from app.api.edge.request_reader import BodyBudget, BodyLimitMiddleware, read_body
 from app.upstream.http.decompression import Decompressor
 from tests.live import ScriptedUpstream
 from tests.support.gateway import user, world

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.edge.body_budget import BodyBudget
-from app.api.edge.request_reader import BodyLimitMiddleware, read_body
+from app.api.edge.request_reader import BodyBudget, BodyLimitMiddleware, read_body
 from app.errors import RequestTooLarge
 from tests.live import ScriptedUpstream
 from tests.support.gateway import World, user, world

@@ -9,8 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from app.api.edge.auth import Authenticator
-from app.api.edge.body_budget import BodyBudget
-from app.api.edge.request_reader import BodyLimitMiddleware
+from app.api.edge.request_reader import BodyBudget, BodyLimitMiddleware
 from app.api.responses_resource import build_response_tool_routes
 from app.errors import InvalidRequest
 from app.pipeline.pipeline import Pipeline

@@ -15,9 +15,8 @@ import pytest
 from app.api.answer_endpoint import AnswerEndpoint, RequestListLimits
 from app.api.chat_request_parser import parse_chat_request
 from app.api.edge.auth import Authenticator, AuthRules
-from app.api.edge.body_budget import BodyBudget
 from app.api.edge.headers import RequestIdMiddleware
-from app.api.edge.request_reader import BodyLimitMiddleware
+from app.api.edge.request_reader import BodyBudget, BodyLimitMiddleware
 from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
 from app.pipeline.admission.shared_attempts import SharedAttempts

@@ -864,7 +864,7 @@ TRUST: Final = (
     ),
     Mutation(
         "all-bodies-of-one-sender",
-        "app/api/edge/body_budget.py",
+        "app/api/edge/request_reader.py",
         "self._sender_limit_bytes = max(limit_bytes // 2, body_limit_bytes)",
         "self._sender_limit_bytes = limit_bytes",
         ("tests/api/edge/test_body_budget.py::test_a_sender_holds_half_and_all_together_the_whole",),

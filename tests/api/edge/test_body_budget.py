@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.edge.body_budget import BodyBudget
+from app.api.edge.request_reader import BodyBudget
 from app.errors import Overloaded
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.gateway import until, user, world
