@@ -62,7 +62,7 @@ from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.respond.turn_finisher import TurnFinisher
 from app.pipeline.turn.background_tasks import BackgroundTasks
-from app.pipeline.turn.calibration_slopes import SLOPES_FACT, CalibrationSlopes
+from app.pipeline.turn.last_view_and_calibration import SLOPES_FACT, CalibrationSlopes
 from app.pipeline.view.meaning_search import MeaningSearch
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.pins import PinUpdater

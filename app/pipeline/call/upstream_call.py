@@ -28,9 +28,8 @@ from app.pipeline.call.upstream_reply import (
 )
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.call.window_learning import ModelFactWriter, WindowLearner, replace_window
-from app.pipeline.turn.calibration_slopes import CalibrationSlopes
 from app.pipeline.turn.chat_request import ChatRequest
-from app.pipeline.turn.last_view_and_calibration import read_calibration
+from app.pipeline.turn.last_view_and_calibration import CalibrationSlopes, read_calibration
 from app.pipeline.turn.resolved_request import OPAQUE_ORIGINS
 from app.pipeline.turn.turn import Turn, View, build_cache_key, read_context_edits, speaks_protocol
 from app.pipeline.view.view_builder import ViewBuilder

@@ -17,9 +17,8 @@ from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import ContextPolicy
 from app.dialects.body.counted_content import ATTACHMENT_MARKERS
 from app.errors import PolicyNotFound
-from app.pipeline.turn.calibration_slopes import CalibrationSlopes
 from app.pipeline.turn.chat_request import ChatRequest, CompactionOptions
-from app.pipeline.turn.last_view_and_calibration import read_calibration
+from app.pipeline.turn.last_view_and_calibration import CalibrationSlopes, read_calibration
 from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.pipeline.turn.token_counting import MessageCounter
 from app.pipeline.turn.turn import Turn, edits_context, read_context_edits

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.context.calibration import Calibration
-from app.pipeline.turn.calibration_slopes import (
+from app.pipeline.turn.last_view_and_calibration import (
     MAX_CONVERSATIONS_PER_TENANT,
     MAX_TENANTS_PER_MODEL,
     MIN_EVIDENCE_TOKENS,
