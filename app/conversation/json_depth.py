@@ -1,5 +1,5 @@
 """Limits how deeply JSON may be nested, and how large its integers may be. The check of the depth does not recurse, so
-it cannot overflow the stack."""
+it cannot overflow the stack. Also writes JSON as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads requests straight from ASGI: headers, the body up to a limit, and whether the client has disconnected."""
+"""Reads requests straight from ASGI: headers, the body up to a limit, and whether the client has disconnected.
+
+The bodies that the process holds at once are bounded, too: without that a few large bodies, each within its own limit,
+end the process for all tenants.
+"""
 
 from __future__ import annotations
 

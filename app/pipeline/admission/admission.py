@@ -3,6 +3,9 @@ bounded fair queue, in which tenants take turns (docs/decisions/0026).
 
 The limits hold for one process; each process has its own. Summarizer calls are not requests of a client and have limits
 of their own, in `app.pipeline.compact.precompaction` and `app.compaction`.
+
+`CallLimits` lets calls of models in within the budgets and rates of their callers. What a request has used of them is
+settled when it is over.
 """
 
 from __future__ import annotations

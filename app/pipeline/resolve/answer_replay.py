@@ -1,4 +1,7 @@
-"""Gives a stored answer again, to a retry of the request that it answers."""
+"""Gives a stored answer again, to a retry of the request that it answers.
+
+Two requests are the same by their bodies, and by the options that are not in the body.
+"""
 
 from __future__ import annotations
 

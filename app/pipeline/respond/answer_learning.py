@@ -1,5 +1,10 @@
 """Learns from an answer what the next turns of its conversation need: the view that they continue, how the provider
-counts, its window, and what its prompt cache has."""
+counts, its window, and what its prompt cache has.
+
+A cache that was lost though the gateway changed nothing is told, with what did: without that an application that puts
+the time into its instructions pays ten times as much, and nobody sees why. Nothing is guessed: what was sent is
+compared with what was sent before, and `unknown` is told where both are equal.
+"""
 
 from __future__ import annotations
 
@@ -131,8 +136,6 @@ def describe_provider_truncation(report: ContextReport, reported: TokenUsage | N
 
 LOST_SHARE, LOST_TOKENS = 0.05, 2_000
 """Smaller losses are not told: caches work in steps, and the newest messages are never cached."""
-
-log = logging.getLogger(__name__)
 
 
 class CacheLoss(msgspec.Struct, frozen=True):

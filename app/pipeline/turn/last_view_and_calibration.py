@@ -1,5 +1,6 @@
 """Reads and writes what earlier views left in a conversation's state: the last views, the calibration of token counts,
-which summaries an answer has told the cost of, and the last prompt that a provider's cache has."""
+which summaries an answer has told the cost of, and the last prompt that a provider's cache has. Remembers the slopes of
+calibrations, from which new conversations start."""
 
 from __future__ import annotations
 
