@@ -17,7 +17,6 @@ from app.__main__ import main
         ("serve --prt=1", "concertina serve: error: unexpected '--prt=1'; did you mean --port?"),
         ("keys create --name x --scope-s=a", "concertina keys create: error: unexpected '--scope-s=a'"),
         ("init --provider opnai", "unknown 'opnai'; did you mean 'openai'?"),
-        ("completion fsh", "unknown 'fsh'; did you mean 'fish'?"),
         ("migrate now", "concertina migrate: error: unexpected 'now'"),
         ("zzz", "(choose from"),
         ("--versio serve --zzz", "unexpected '--zzz'"),

@@ -90,11 +90,12 @@ class HistoryResolver:
             proof = await self._find_summarized_conversation(request, client_history)
         if proof is None:
             return None
-        if client_history.list_answer_indexes(proof.index + 1) or proof.is_reworded:
+        answer_indexes = client_history.list_answer_indexes(proof.index if proof.is_reworded else proof.index + 1)
+        if answer_indexes:
             # Equal answers of two branches prove neither of them. The family is proven: the chain chooses the branch,
             # if it goes through an answer. Another person of the family may have asked the same question.
             match = await self._find_family_match(request, proof.conversation, client_history)
-            if match is not None and match[1] in client_history.list_answer_indexes(proof.index):
+            if match is not None and match[1] in answer_indexes:
                 proof = await self.prover.build_link_proof(*match, client_history)
         if proof.aligned_log is None:
             return await self._place_by_links(request, proof, client_history)
