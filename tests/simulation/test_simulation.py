@@ -25,6 +25,9 @@ SEEDS_IN_TEST = 300 if IS_FULL_RUN else 50
 MESSAGES_CLIENTS = (*MESSAGES_KINDS, "resend", "resend_tools", "end_user")
 SEED_OF_A_REPEATED_QUOTATION = 30_147
 """Here a summarizer repeats quoted words, and the client then leaves out the message that had them."""
+SEEDS_OF_FORMER_FAULTS = (50_189, 50_532, 50_618, 60_542)
+"""The store is away when the beginning of an answer is to be written; two questions get the same short answer; the
+count of one of two equal greetings is lost; a question is sent again that only a branch has."""
 Messages = list[dict[str, Any]]
 Break = Callable[[Messages], Messages]
 
@@ -40,7 +43,10 @@ def silence() -> Iterator[None]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "seeds",
-    [*(range(first, first + 50) for first in range(1, SEEDS_IN_TEST, 50)), [SEED_OF_A_REPEATED_QUOTATION]],
+    [
+        *(range(first, first + 50) for first in range(1, SEEDS_IN_TEST, 50)),
+        *([seed] for seed in (SEED_OF_A_REPEATED_QUOTATION, *SEEDS_OF_FORMER_FAULTS)),
+    ],
     ids=lambda seeds: str(seeds[0]),
 )
 def test_no_script_breaks_an_invariant(seeds: Sequence[int]) -> None:

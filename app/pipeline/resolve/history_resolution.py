@@ -93,9 +93,9 @@ class HistoryResolver:
         answer_indexes = client_history.list_answer_indexes(proof.index if proof.is_reworded else proof.index + 1)
         if answer_indexes:
             # Equal answers of two branches prove neither of them. The family is proven: the chain chooses the branch,
-            # if it goes through an answer. Another person of the family may have asked the same question.
+            # if it goes through a further answer. Another person of the family may have asked the same question.
             match = await self._find_family_match(request, proof.conversation, client_history)
-            if match is not None and match[1] in answer_indexes:
+            if match is not None and match[1] >= answer_indexes[-1]:
                 proof = await self.prover.build_link_proof(*match, client_history)
         if proof.aligned_log is None:
             return await self._place_by_links(request, proof, client_history)
