@@ -303,8 +303,8 @@ class _SkeletonPairing:
             elif is_equal or is_known_answer(known, element):
                 waiting.append((index, place))
                 index, place = index + 1, place + 1
-                is_telling = element.kind == "call" or bool(element.known_words)
-                if is_sure or is_telling or (element.kind == "answer" and not has_other_question):
+                is_long_or_call = element.kind == "call" or bool(element.known_words)
+                if is_sure or is_long_or_call or (element.kind == "answer" and not has_other_question):
                     pairs += waiting
                     waiting, is_sure, has_other_question = [], True, False
             elif omits_answers and is_sure and not following and self._is_reworded_head(index, place):

@@ -1,11 +1,9 @@
 """Limits how deeply JSON may be nested, and how large its integers may be. The check of the depth does not recurse, so
-it cannot overflow the stack. Also writes JSON as text."""
+it cannot overflow the stack."""
 
 from __future__ import annotations
 
 from typing import Any, Final
-
-import orjson
 
 MAX_JSON_DEPTH: Final = 200
 """Below the limit of every parser and serializer that JSON of a client passes through."""
@@ -45,11 +43,3 @@ def write_large_integers_as_text(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [write_large_integers_as_text(inner) for inner in value]
     return str(value) if type(value) is int and not -(1 << 63) <= value < 1 << 64 else value
-
-
-def encode_compact_json(value: object) -> str:
-    """Returns compact JSON; an empty text for a value that cannot be encoded."""
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:
-        return ""

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from app.context.count.tokenizers import load_tokenizer
-from app.conversation.json_depth import encode_compact_json
+from app.conversation.json_text import encode_compact_json
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.scenarios.rewriting import find_orphan, words
 from tests.support.chat_counter import ChatCounter

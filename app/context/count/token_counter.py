@@ -25,7 +25,7 @@ from app.context.count.tool_schema_rendering import (
 from app.context.count.vocabulary import find_encoding_name
 from app.conversation.conversation_types import COUNTER_NAME_SEPARATOR
 from app.conversation.item import NO_SCHEMAS, Audio, ContentPart, CountedSchemas, File, Image, Item
-from app.conversation.json_depth import encode_compact_json
+from app.conversation.json_text import encode_compact_json
 
 MESSAGE_TOKENS: Final = 3
 NAME_TOKENS: Final = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from app.conversation.json_depth import encode_compact_json
+from app.conversation.json_text import encode_compact_json
 
 MAX_SCHEMA_DEPTH: Final = 24
 """Schemas nested deeper are rendered as JSON: this limits the recursion."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from app.conversation.item import Audio, ContentPart, CountedContent, CountedSchemas, File, Image, OtherPart
-from app.conversation.json_depth import encode_compact_json
+from app.conversation.json_text import encode_compact_json
 from app.dialects.body.message_fields import extract_tool_calls
 
 SCHEMA_FIELDS: Final = frozenset({"tools", "functions", "response_format"})

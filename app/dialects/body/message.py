@@ -10,7 +10,8 @@ from typing import Any, Final, Self
 import orjson
 
 from app.conversation.item import ContentPart, CountedContent, EditOperation, Item, ToolCall
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, encode_compact_json, is_too_deep, write_large_integers_as_text
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, write_large_integers_as_text
+from app.conversation.json_text import encode_compact_json
 from app.dialects.body.canonical_message import belongs_to_skeleton, canonicalize_answer_text, canonicalize_message
 from app.dialects.body.counted_content import PLAIN_MESSAGE_FIELDS, build_counted_content, list_attachments
 from app.dialects.body.message_edits import apply_edit_operations

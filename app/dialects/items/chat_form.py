@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from app.conversation.json_depth import encode_compact_json
+from app.conversation.json_text import encode_compact_json
 from app.dialects.items.item_kinds import (
     CHANGING_FIELDS,
     find_message_role,

@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from app.conversation.item import EditOperation
-from app.conversation.json_depth import encode_compact_json
+from app.conversation.json_text import encode_compact_json
 from app.dialects.body.message_edits import shorten_contents, truncate_content_by_share
 from app.dialects.messages.message_body import THINKING_TYPES, Block, list_blocks
 from app.dialects.text_truncation import (

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from app.conversation.json_depth import encode_compact_json
+from app.conversation.json_text import encode_compact_json
 from app.dialects.answer_decoding import PROTOCOL_FACTS, AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.conversation.json_depth import encode_compact_json
+from app.conversation.json_text import encode_compact_json
 from app.dialects.answer_events import (
     AnswerValue,
     CallBegin,

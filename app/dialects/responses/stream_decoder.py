@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import Item
-from app.conversation.json_depth import encode_compact_json
+from app.conversation.json_text import encode_compact_json
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,
