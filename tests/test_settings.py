@@ -7,7 +7,7 @@ import pickle
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from app.api.edge.connections import ConnectionLimits
 from app.assembly.providers_and_routes import build_policy, build_providers
 from app.context.count.vocabulary import VOCABULARIES
-from app.context.plan.policy import STAGES_OF_KIND, TRIMMING_LIMITS, ContextPolicy
+from app.context.plan.policy import (
+    STAGES_OF_KIND,
+    TRIMMING_LIMITS,
+    CompactionPolicy,
+    ContextPolicy,
+    CutPolicy,
+    QuotationPolicy,
+)
 from app.settings import ConfigurationError, Settings, load_settings
 from app.settings.configuration_errors import REMOVED_SETTINGS, SettingPath
 from app.settings.policies import POLICY_KINDS, Policy, Stage
@@ -692,8 +699,9 @@ def test_a_provider_is_called_by_its_protocol(file: Path) -> None:
 
 
 def test_a_setting_that_is_gone_names_the_value_that_planning_uses() -> None:
+    values: list[Any] = [TRIMMING_LIMITS, CutPolicy(), QuotationPolicy(), CompactionPolicy(), ContextPolicy()]
     kept = {
-        "policies": asdict(TRIMMING_LIMITS) | asdict(ContextPolicy()),
+        "policies": {name: value for section in values for name, value in asdict(section).items()},
         "retries": asdict(RetryPolicy()),
         "limits": asdict(ConnectionLimits()),
     }

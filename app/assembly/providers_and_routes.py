@@ -16,6 +16,7 @@ from app.context.plan.policy import (
     ContextPolicy,
     EmbeddingModel,
     SummarizerPolicy,
+    make_policy,
 )
 from app.conversation.context_edits import ReasoningClearing, ToolResultClearing
 from app.settings import Settings
@@ -68,7 +69,7 @@ def build_policy(settings: Settings, name: str) -> ContextPolicy:
         values[part] = part_class(**part_values)
     embeddings = settings.policies[name].recall_embeddings
     values["recall_embeddings"] = embeddings.model and EmbeddingModel(embeddings.provider, embeddings.model)
-    return ContextPolicy(name=name, **values)
+    return make_policy(name=name, **values)
 
 
 def build_embedders(
@@ -79,7 +80,7 @@ def build_embedders(
         model: LocalEmbedder(model.model)
         if model.provider is None
         else ProviderEmbedder(providers[model.provider], model.model)
-        for model in {policy.recall_embeddings for policy in policies}
+        for model in {policy.quotations.recall_embeddings for policy in policies}
         if model is not None
     }
 

@@ -238,7 +238,8 @@ class SummaryMaker:
     async def _make_mechanical_summary(self, job: CompactionJob, source: SummarySource, reason: str) -> RangeResult:
         """Makes a summary without a model; none if that would not be shorter by the policy's `min_gain_ratio`."""
         counter = self.counter_for(job.encoding)
-        gain_limit = int(source.replaced_tokens * (1 - job.policy.min_gain_ratio)) - count_empty_summary_tokens(counter)
+        most_tokens = int(source.replaced_tokens * (1 - job.policy.compaction.min_gain_ratio))
+        gain_limit = most_tokens - count_empty_summary_tokens(counter)
         limit_tokens = min(compute_summary_token_limit(job.policy, job.window), gain_limit)
         request = self._build_summary_request(job, source)
         text = await asyncio.to_thread(

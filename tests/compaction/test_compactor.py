@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from app.compaction.acceptance.values_appendix import strip_appendix
 from app.compaction.summarizer.prompts import compute_prompt_version
 from app.context.plan.outline import SummaryRange
-from app.context.plan.policy import ContextPolicy, SummarizerPolicy
+from app.context.plan.policy import SummarizerPolicy, make_policy
 from app.context.view.view_rendering import count_summary_section_tokens
 from app.conversation.identity import compute_start_position
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions
@@ -162,7 +162,7 @@ async def test_the_log_says_why_no_model_wrote_a_summary(caplog: pytest.LogCaptu
 
 
 async def test_a_summarizer_that_never_answers_is_given_up() -> None:
-    scene, policy = Scene(is_open=False), ContextPolicy(summarizer=SummarizerPolicy(timeout_seconds=0.0))
+    scene, policy = Scene(is_open=False), make_policy(summarizer=SummarizerPolicy(timeout_seconds=0.0))
     result = await scene.compactor.compact(job_for(log_of(talk(20)), policy=policy))
     assert result.outcome == "mechanical"
     assert "was silent for" in result.warnings[0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from app.context.plan.outline import SummaryRange
-from app.context.plan.policy import ContextPolicy
+from app.context.plan.policy import make_policy
 from app.context.plan.summary_chain import find_chain_and_folds
 from app.conversation.conversation_types import Summary
 from tests.compaction.simulated_compaction import Body, Scene, job_for, log_of, saying, talk
 
-CHECKPOINT = ContextPolicy(name="checkpoint", kind="checkpoint")
+CHECKPOINT = make_policy(name="checkpoint", kind="checkpoint")
 GOOD = "Lockers were given to colleagues, each with a code."
 
 

@@ -9,7 +9,7 @@ import pytest
 from app.compaction.compaction_job import CompactionJob
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
-from app.context.plan.policy import ContextPolicy, SummarizerPolicy
+from app.context.plan.policy import ContextPolicy, SummarizerPolicy, make_policy
 from app.conversation.conversation_types import LogMessage, Summary
 from app.conversation.identity import compute_start_position
 from app.errors import UpstreamUnavailable
@@ -147,7 +147,7 @@ async def test_a_mechanical_chunk_stands_while_a_model_rests_and_is_not_asked_fo
 async def test_a_summary_says_which_instruction_wrote_it(style: str) -> None:
     log = log_of(talk(20))
     wanted = SummaryRange(0, 40, style=style)  # type: ignore[arg-type]
-    policy = ContextPolicy(summarizer=SummarizerPolicy(prompt="Be a nurse.", model="sim-cheap"))
+    policy = make_policy(summarizer=SummarizerPolicy(prompt="Be a nurse.", model="sim-cheap"))
     chunks = [
         (await Scene(said=saying(GOOD)).compactor.compact(replace(job_for(log, wanted), policy=chosen))).summaries[0]
         for chosen in (policy, ContextPolicy())

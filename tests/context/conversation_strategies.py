@@ -13,6 +13,7 @@ from app.context.plan.policy import (
     ContextPolicy,
     SummarizerPolicy,
     TrimmingLimits,
+    make_policy,
 )
 from app.context.stages.stage_registry import STAGES
 from app.conversation.context_edits import ReasoningClearing, ToolResultClearing
@@ -169,35 +170,35 @@ CLEARING: dict[str, Any] = {
 }
 POLICIES: dict[str, ContextPolicy] = {
     "additive": ContextPolicy(),
-    "additive, clearing": ContextPolicy(**CLEARING),
-    "additive, few turns": ContextPolicy(buffer_turns=1, recall="off", token_floor=0),
-    "additive, trimming only": ContextPolicy(summarizer=SummarizerPolicy(enabled=False)),
-    "additive, masking": ContextPolicy(stages=("clear_tool_results", "mask_results", "fade_results"), **SMALL_LIMITS),
-    "recursive": ContextPolicy(strategy="recursive"),
-    "recursive, clearing": ContextPolicy(strategy="recursive", **CLEARING),
-    "checkpoint": ContextPolicy(name="checkpoint", kind="checkpoint"),
-    "checkpoint, nothing kept": ContextPolicy(name="checkpoint", kind="checkpoint", keep_turns=0, **SMALL_LIMITS),
-    "checkpoint, eager": ContextPolicy(
+    "additive, clearing": make_policy(**CLEARING),
+    "additive, few turns": make_policy(buffer_turns=1, recall="off", token_floor=0),
+    "additive, trimming only": make_policy(summarizer=SummarizerPolicy(enabled=False)),
+    "additive, masking": make_policy(stages=("clear_tool_results", "mask_results", "fade_results"), **SMALL_LIMITS),
+    "recursive": make_policy(strategy="recursive"),
+    "recursive, clearing": make_policy(strategy="recursive", **CLEARING),
+    "checkpoint": make_policy(name="checkpoint", kind="checkpoint"),
+    "checkpoint, nothing kept": make_policy(name="checkpoint", kind="checkpoint", keep_turns=0, **SMALL_LIMITS),
+    "checkpoint, eager": make_policy(
         name="checkpoint", kind="checkpoint", keep_turns=3, trigger=CheckpointTrigger("token_ratio", 0.5)
     ),
-    "checkpoint, late": ContextPolicy(
+    "checkpoint, late": make_policy(
         name="checkpoint", kind="checkpoint", trigger=CheckpointTrigger("remaining_tokens", 200)
     ),
-    "checkpoint, counting": ContextPolicy(
+    "checkpoint, counting": make_policy(
         name="checkpoint", kind="checkpoint", trigger=CheckpointTrigger("messages_to_refine", 5)
     ),
-    "fade": ContextPolicy(name="fade", kind="fade"),
-    "fade, by position": ContextPolicy(name="fade", kind="fade", position_pruning=True, **SMALL_LIMITS),
-    "prune": ContextPolicy(name="prune", kind="prune"),
-    "prune, early": ContextPolicy(name="prune", kind="prune", **SMALL_LIMITS),
-    "window": ContextPolicy(name="window", kind="window"),
-    "window of turns": ContextPolicy(name="window", kind="window", keep_turns=3),
-    "window of tokens": ContextPolicy(name="window", kind="window", keep_tokens=700),
-    "every stage": ContextPolicy(
+    "fade": make_policy(name="fade", kind="fade"),
+    "fade, by position": make_policy(name="fade", kind="fade", position_pruning=True, **SMALL_LIMITS),
+    "prune": make_policy(name="prune", kind="prune"),
+    "prune, early": make_policy(name="prune", kind="prune", **SMALL_LIMITS),
+    "window": make_policy(name="window", kind="window"),
+    "window of turns": make_policy(name="window", kind="window", keep_turns=3),
+    "window of tokens": make_policy(name="window", kind="window", keep_tokens=700),
+    "every stage": make_policy(
         name="prune", kind="prune", stages=tuple(STAGES), keep_turns=9, **SMALL_LIMITS, **CLEARING
     ),
-    "every stage, backwards": ContextPolicy(name="fade", kind="fade", stages=tuple(STAGES)[::-1], **SMALL_LIMITS),
-    "no stage": ContextPolicy(name="window", kind="window", stages=()),
+    "every stage, backwards": make_policy(name="fade", kind="fade", stages=tuple(STAGES)[::-1], **SMALL_LIMITS),
+    "no stage": make_policy(name="window", kind="window", stages=()),
 }
 SHORTENING = tuple(name for name, policy in POLICIES.items() if not policy.may_summarize)
 SUMMARIZING = tuple(name for name, policy in POLICIES.items() if policy.may_summarize)

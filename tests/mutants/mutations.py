@@ -341,8 +341,8 @@ CONTEXT: Final = (
     Mutation(
         "soft-line",
         "app/context/plan/budget.py",
-        "soft = min(hard, max(policy.token_floor",
-        "soft = max(hard, max(policy.token_floor",
+        "soft = min(hard, max(limits.token_floor",
+        "soft = max(hard, max(limits.token_floor",
         (f"{PLAN}::test_a_view_exactly_on_the_line_does_not_trigger_and_one_token_more_does",),
         "Nothing is summarized before the window is full.",
     ),

@@ -54,7 +54,7 @@ class SummaryRequest:
     @property
     def max_tokens_with_gain(self) -> int:
         """The most tokens with which the summary still saves the policy's `min_gain_ratio`."""
-        return int(self.source.replaced_tokens * (1 - self.job.policy.min_gain_ratio))
+        return int(self.source.replaced_tokens * (1 - self.job.policy.compaction.min_gain_ratio))
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,12 +142,13 @@ def compute_budget(
     output = min(requested, int(window * MAX_OUTPUT_RESERVE_SHARE))
     # At least 1: `limit` is a divisor in `compute_limit_pressure`.
     hard = max(1, window - reserve - output)
-    soft = min(hard, max(policy.token_floor, int(compute_planned_window(policy, window) * policy.threshold_ratio)))
-    prepare = int(soft * min(1, policy.prepare_ratio / policy.threshold_ratio))
+    limits = policy.compaction
+    soft = min(hard, max(limits.token_floor, int(compute_planned_window(policy, window) * limits.threshold_ratio)))
+    prepare = int(soft * min(1, limits.prepare_ratio / limits.threshold_ratio))
     # A `prepare_ratio` of 1 switches precompaction off.
-    if policy.prepare_ratio == 1:
+    if limits.prepare_ratio == 1:
         prepare = UNREACHABLE_TOKENS
-    recall = 0 if policy.recall_mode == "off" else int(window * policy.recall_ratio)
+    recall = 0 if policy.recall_mode == "off" else int(window * policy.quotations.recall_ratio)
     return Budget(window, reserve, output, hard, soft, calibration_ratio, prepare, recall, requested_output=requested)
 
 
@@ -158,15 +159,15 @@ def compute_fold_tokens(policy: ContextPolicy, budget: Budget, user_text_tokens:
     Args:
         user_text_tokens: what user text takes of the view, in raw tokens.
     """
-    room = int(budget.window * policy.fold_ratio)
+    room = int(budget.window * policy.compaction.fold_ratio)
     return room - min(budget.calibrate_tokens(user_text_tokens), room // 2)
 
 
 def compute_planned_window(policy: ContextPolicy, window: int) -> int:
     """Returns the window of which a policy's shares are taken: that of `threshold_tokens`, if the model's is larger."""
-    if policy.threshold_tokens is None or policy.kind != "additive":
+    if policy.compaction.threshold_tokens is None or policy.kind != "additive":
         return window
-    return min(window, math.ceil(policy.threshold_tokens / policy.threshold_ratio))
+    return min(window, math.ceil(policy.compaction.threshold_tokens / policy.compaction.threshold_ratio))
 
 
 def compute_compaction_threshold(policy: ContextPolicy, budget: Budget, *, has_summaries: bool) -> int:

@@ -125,7 +125,7 @@ class CheckpointPlanner:
             # A compaction that a client asked for is never undone, even if the log would fit again.
             if view.boundary.to_seq < last.asked_seq or not is_short:
                 continue
-            if not goes_back or tokens < self.budget.window * self.policy.regrow_ratio:
+            if not goes_back or tokens < self.budget.window * self.policy.cut.regrow_ratio:
                 return view
         return None
 
@@ -168,7 +168,7 @@ class CheckpointPlanner:
             return replace(decided, notes=(*decided.notes, PlanNote("not_triggered", {"messages": overflow})))
         after = self._estimate_tokens_after(draft, cut)
         facts = {"messages": overflow, "expected_tokens": after, "tokens": draft.tokens}
-        if draft.tokens - after < self.policy.min_gain_ratio * draft.tokens:
+        if draft.tokens - after < self.policy.compaction.min_gain_ratio * draft.tokens:
             return replace(decided, notes=(*decided.notes, PlanNote("nothing_to_gain", facts)))
         before = self.outline.summaries[-1].id if self.outline.summaries else ""
         wanted = SummaryRange(0, cut, style="checkpoint", base=before)
@@ -182,7 +182,7 @@ class CheckpointPlanner:
         """
         first_new_seq = self._shortening_planner.first_new_seq
         last_seq = find_round_start(tail, first_new_seq)
-        allowed = self.budget.compute_raw_tokens(int(self.budget.window * self.policy.buffer_max_ratio))
+        allowed = self.budget.compute_raw_tokens(int(self.budget.window * self.policy.verbatim.buffer_max_ratio))
         # Messages before the question open turns of their own: the current turn begins with the first new one.
         openings = [entry.from_seq for entry in tail.rounds if entry.opens_turn and entry.from_seq <= last_seq]
         if first_new_seq < tail.end_seq and tail.find_message(last_seq).message.role != "assistant":

@@ -66,14 +66,15 @@ def price_further_compaction(outline: Outline, budget: Budget, policy: ContextPo
     the boundary moves. The threshold is never below the policy's, and a threshold in tokens is kept as it is.
     """
     count = bisect_right(outline.summaries, outline.last_view.boundary.to_seq, key=attrgetter("to_seq"))
-    if not count or policy.kind != "additive" or policy.has_replacing_summaries or policy.threshold_tokens is not None:
+    has_threshold = policy.compaction.threshold_tokens is not None
+    if not count or policy.kind != "additive" or policy.has_replacing_summaries or has_threshold:
         return budget
     last, recent = outline.summaries[count - 1], outline.summaries[max(0, count - RECENT_SUMMARIES) : count]
     folds = outline.folds[-1:]
     first = bisect_right(outline.summaries, folds[0].to_seq, key=attrgetter("to_seq")) if folds else 0
     sections = (*folds, *outline.summaries[first:count])
-    most_kept = budget.compute_raw_tokens(int(budget.window * policy.buffer_max_ratio))
-    kept_tokens = min(most_kept, policy.buffer_turns * last.tokens_total / max(1, last.through_turn))
+    most_kept = budget.compute_raw_tokens(int(budget.window * policy.verbatim.buffer_max_ratio))
+    kept_tokens = min(most_kept, policy.verbatim.buffer_turns * last.tokens_total / max(1, last.through_turn))
     price = compute_compaction_price(
         kept_tokens=kept_tokens,
         summary_tokens=sum(one.tokens for one in recent) / len(recent),

@@ -58,7 +58,7 @@ def plan_view(
             buffer and show every summary. `ahead`: return what would be summarized if the threshold were passed now.
         through_seq: with `now`, summarize the messages before this seq, whatever the buffer is.
     """
-    if policy.threshold_tokens is not None:
+    if policy.compaction.threshold_tokens is not None:
         budget = replace(budget, window=compute_planned_window(policy, budget.window))
     # Most turns end here. The shortcut skips all candidates, since this runs on each request.
     if summarize == "auto" and (whole := _plan_whole_log(outline, budget, policy)) is not None:
@@ -155,7 +155,7 @@ class _AdditivePlanner:
         # Summaries may have been deleted since: a view cannot begin after the last summary that exists.
         last_boundary_seq = min(last.boundary.to_seq, end_seq)
         asked_seq = min(last.asked_seq, end_seq)
-        regrow_tokens = self.budget.window * self.policy.regrow_ratio
+        regrow_tokens = self.budget.window * self.policy.cut.regrow_ratio
         candidates = self._shortening_planner.candidates
         for views in (candidates.list_with_needed_folds(), candidates.list_with_all_folds()):
             short = [view for view in views if self._is_under_threshold(view) and view.boundary.to_seq >= asked_seq]
@@ -191,9 +191,10 @@ class _AdditivePlanner:
         """Returns the first view that leaves room to grow, so that the boundary stays where it is for several turns;
         the first view of all if none does.
         """
-        regrow_tokens = self.budget.window * self.policy.regrow_ratio
+        regrow_tokens = self.budget.window * self.policy.cut.regrow_ratio
         goals = (
-            (view, max(self._compute_goal_threshold(view) * self.policy.target_ratio, regrow_tokens)) for view in views
+            (view, max(self._compute_goal_threshold(view) * self.policy.cut.target_ratio, regrow_tokens))
+            for view in views
         )
         return next((view for view, goal in goals if self.budget.calibrate_tokens(view.tokens) <= goal), views[0])
 
@@ -334,7 +335,7 @@ class _AdditivePlanner:
         """Returns the ranges, or, with strategy `recursive`, one range of everything: its rolling summary replaces the
         last one.
         """
-        if self.policy.strategy == "additive":
+        if self.policy.compaction.strategy == "additive":
             return ranges
         base = self.outline.summaries[-1].id if self.outline.summaries else ""
         return (SummaryRange(0, ranges[-1].to_seq, style="recursive", base=base),)
@@ -354,7 +355,7 @@ class _AdditivePlanner:
         A summary made ahead keeps fewer: the turns that fit before the threshold is passed, and the one that passes it,
         are the last turns by then (decision 47). It keeps half of the buffer at least, since the next turn may be long.
         """
-        turns = self.policy.buffer_turns
+        turns = self.policy.verbatim.buffer_turns
         if self.summarize != "ahead" or not turns:
             return turns
         openings = [entry.from_seq for entry in self._shortening_planner.log_tail.rounds if entry.opens_turn][-turns:]
@@ -370,7 +371,7 @@ class _AdditivePlanner:
         """Returns the tokens that must follow a view's summaries for a compaction to pay: the smallest gain and the
         frame of the new summary.
         """
-        return int(self.policy.min_gain_ratio * view.tokens) + count_empty_summary_tokens(self.counter)
+        return int(self.policy.compaction.min_gain_ratio * view.tokens) + count_empty_summary_tokens(self.counter)
 
     @cached_property
     def _shortening_planner(self) -> ShorteningPlanner:
@@ -402,7 +403,7 @@ def choose_fold_range(
     gain = _sum_tokens(folded) - section
     facts = {"chunks": len(folded), "chunk_tokens": _sum_tokens(view.summaries), "gain_tokens": gain}
     # At most a share of the window: a view far above it would otherwise demand more than summaries can give.
-    if gain < policy.min_gain_ratio * min(view.tokens, budget.compute_raw_tokens(budget.window)):
+    if gain < policy.compaction.min_gain_ratio * min(view.tokens, budget.compute_raw_tokens(budget.window)):
         return None, PlanNote("fold_gains_nothing", facts)
     wanted = SummaryRange(folded[0].from_seq, folded[-1].to_seq, tuple(summary.id for summary in folded))
     return wanted, PlanNote("fold_needed", facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
 from app.conversation.context_edits import ReasoningClearing, ToolResultClearing
@@ -110,21 +110,21 @@ TRIMMING_LIMITS: Final = TrimmingLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class ContextPolicy:
-    """Parameters of a policy. Ratios are shares of the context window unless said otherwise."""
+class CutPolicy:
+    """How far a view is cut once it is too large."""
 
-    name: str = "additive"
-    kind: PolicyKind = "additive"
-    stages: tuple[str, ...] | None = None
-    """Stages that shorten a view, in order; None: the stages of the kind."""
-    reserve_ratio: float = 0.05
-    """Kept free in addition to the answer that the request asks for."""
     regrow_ratio: float = 0.5
     """A view begins before the last view's boundary only if it then takes less than this share."""
     target_ratio: float = 0.75
     """What a cut leaves, as a share of the limit that was passed (decision 16)."""
     step_ratio: float = 0.25
     """Messages are left out in multiples of this share of the limit (decision 16)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotationPolicy:
+    """Whether old messages are quoted, and which."""
+
     recall: RecallMode | None = None
     """Whether old messages that match the newest one are quoted, or the model may search for them; None: by kind."""
     recall_ratio: float = 0.15
@@ -133,10 +133,11 @@ class ContextPolicy:
     """The model by which quotations are searched for by meaning, too; None: by words only."""
     restore: RestoreMode = "quotes"
     """Whether messages that the client leaves out of its history may be quoted."""
-    user_text_ratio: float = 0.15
-    """The most that user text may take; 0: none are shown."""
-    pin_ratio: float = 0.5
-    """The most that pinned messages may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPolicy:
+    """When old messages are summarized, and what for."""
 
     threshold_ratio: float = 0.7
     """Compaction starts if the estimated prompt is above this share and above `token_floor`."""
@@ -144,10 +145,6 @@ class ContextPolicy:
     """Compaction also starts above this. All other shares are then those of a window with this threshold."""
     token_floor: int = 4096
     """The smallest threshold for compaction."""
-    buffer_turns: int = 4
-    """How many of the last turns stay verbatim, if they fit."""
-    buffer_max_ratio: float = 0.3
-    """The most that these turns may take."""
     fold_ratio: float = 0.3
     """Summaries above this share are merged into one."""
     prepare_ratio: float = 0.6
@@ -159,15 +156,43 @@ class ContextPolicy:
     strategy: SummaryStrategy = "additive"
     """``recursive``: one rolling summary, rewritten with each compaction."""
 
+
+@dataclass(frozen=True, slots=True)
+class VerbatimPolicy:
+    """Which of the last messages stay as they are."""
+
+    buffer_turns: int = 4
+    """How many of the last turns stay verbatim, if they fit."""
+    buffer_max_ratio: float = 0.3
+    """The most that these turns may take."""
     keep_turns: int | None = None
     """Turns that stay verbatim after a checkpoint (None: 2), or under policy `window` (None: all that fit)."""
     keep_tokens: int | None = None
     """Policy `window`: the most tokens that messages may take."""
-    trigger: CheckpointTrigger = field(default_factory=CheckpointTrigger)
 
+
+@dataclass(frozen=True, slots=True)
+class ContextPolicy:
+    """Parameters of a policy. Ratios are shares of the context window unless said otherwise."""
+
+    name: str = "additive"
+    kind: PolicyKind = "additive"
+    stages: tuple[str, ...] | None = None
+    """Stages that shorten a view, in order; None: the stages of the kind."""
+    reserve_ratio: float = 0.05
+    """Kept free in addition to the answer that the request asks for."""
+    user_text_ratio: float = 0.15
+    """The most that user text may take; 0: none are shown."""
+    pin_ratio: float = 0.5
+    """The most that pinned messages may take."""
+    trigger: CheckpointTrigger = field(default_factory=CheckpointTrigger)
     position_pruning: bool = False
     summarize_after_turns: int = 4
     """Policy `prune`: tool rounds older than this many turns are condensed to one line per call."""
+    cut: CutPolicy = CutPolicy()
+    quotations: QuotationPolicy = QuotationPolicy()
+    compaction: CompactionPolicy = CompactionPolicy()
+    verbatim: VerbatimPolicy = VerbatimPolicy()
     trimming: TrimmingLimits = TRIMMING_LIMITS
     clear_tool_results: ToolResultClearing = field(default_factory=ToolResultClearing)
     clear_reasoning: ReasoningClearing = field(default_factory=ReasoningClearing)
@@ -179,14 +204,14 @@ class ContextPolicy:
 
     @property
     def recall_mode(self) -> RecallMode:
-        if self.recall is not None:
-            return self.recall
+        if self.quotations.recall is not None:
+            return self.quotations.recall
         return "quote" if self.kind == "additive" else "off"
 
     @property
     def checkpoint_keep_turns(self) -> int:
         """Turns that stay verbatim after a checkpoint."""
-        return CHECKPOINT_KEEP_TURNS if self.keep_turns is None else self.keep_turns
+        return CHECKPOINT_KEEP_TURNS if self.verbatim.keep_turns is None else self.verbatim.keep_turns
 
     @property
     def is_additive_without_stages(self) -> bool:
@@ -204,4 +229,27 @@ class ContextPolicy:
     @property
     def has_replacing_summaries(self) -> bool:
         """Says whether a new summary stands for everything before it, earlier summaries included."""
-        return self.kind == "checkpoint" or self.strategy == "recursive"
+        return self.kind == "checkpoint" or self.compaction.strategy == "recursive"
+
+
+POLICY_SECTIONS: Final[Mapping[str, type]] = {
+    "cut": CutPolicy,
+    "quotations": QuotationPolicy,
+    "compaction": CompactionPolicy,
+    "verbatim": VerbatimPolicy,
+}
+
+
+def make_policy(**values: Any) -> ContextPolicy:
+    """Makes a policy of values that are named as in the settings, which have no sections.
+
+    Raises:
+        TypeError: a value has no such name.
+    """
+    sections = {
+        section: section_class(
+            **{name: values.pop(name) for name in [field.name for field in fields(section_class)] if name in values}
+        )
+        for section, section_class in POLICY_SECTIONS.items()
+    }
+    return ContextPolicy(**sections, **values)

@@ -121,13 +121,13 @@ class SummaryRangeFinder:
         policy, outline = self.planner.policy, self.planner.outline
         tokens = sum(one.tokens for one in self.view.summaries) + outline.user_text_tokens
         kept = int(self.budget.window * MAX_KEPT_SHARE) - self.budget.calibrate_tokens(tokens)
-        share = int(self.budget.window * policy.buffer_max_ratio)
+        share = int(self.budget.window * policy.verbatim.buffer_max_ratio)
         return self.budget.compute_raw_tokens(min(share, max(kept, int(share * MIN_BUFFER_SHARE))))
 
     @property
     def short_turns_limit_tokens(self) -> int:
         """Returns how many tokens further turns may fill, beyond `buffer_turns`, where turns are short."""
-        if not (self.planner.policy.buffer_turns and self.keeps_short_turns):
+        if not (self.planner.policy.verbatim.buffer_turns and self.keeps_short_turns):
             return 0
         tokens = min(int(self.budget.window * SHORT_TURNS_RATIO), MAX_SHORT_TURNS_TOKENS)
         return min(self.buffer_limit_tokens, self.budget.compute_raw_tokens(tokens))
@@ -217,7 +217,10 @@ class SummaryRangeFinder:
         return self.budget.calibrate_tokens(proposal.expected_tokens) <= threshold
 
     def gains_enough(self, proposal: SummaryProposal) -> bool:
-        return bool(proposal.ranges) and proposal.gain_tokens >= self.planner.policy.min_gain_ratio * self.view.tokens
+        return (
+            bool(proposal.ranges)
+            and proposal.gain_tokens >= self.planner.policy.compaction.min_gain_ratio * self.view.tokens
+        )
 
 
 def propose_gainful_ranges(finder: SummaryRangeFinder) -> SummaryProposal | None:
@@ -270,7 +273,7 @@ def _propose_long_tail(finder: SummaryRangeFinder) -> SummaryProposal | None:
     the tail may be.
     """
     budget, rounds = finder.budget, finder.tail.rounds
-    if budget.calibrate_tokens(finder.view.tokens) <= budget.limit or not finder.planner.policy.buffer_turns:
+    if budget.calibrate_tokens(finder.view.tokens) <= budget.limit or not finder.planner.policy.verbatim.buffer_turns:
         return None
     newest = finder.newest_round_index
     shortest = finder.propose_ranges(newest)

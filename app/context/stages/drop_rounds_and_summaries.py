@@ -81,7 +81,7 @@ def _cut_after_steps(draft: Draft, rounds: list[Round], steps: int) -> Draft:
 
 
 def _compute_cut_step_tokens(draft: Draft) -> int:
-    return max(1, int(draft.context.limit_tokens * draft.context.policy.step_ratio))
+    return max(1, int(draft.context.limit_tokens * draft.context.policy.cut.step_ratio))
 
 
 def share_evenly(draft: Draft) -> Draft:

@@ -69,7 +69,7 @@ def _compute_kept_chars(draft: Draft, consumed: list[LogMessage]) -> list[int]:
     policy = draft.context.policy
     lengths = [len(entry.message.text) for entry in consumed]
     saved = sum(max(0, length - policy.trimming.mask_chars) for length in lengths) // CHARS_PER_TOKEN
-    goal = int(draft.context.limit_tokens * policy.trimming.mask_pressure * policy.target_ratio)
+    goal = int(draft.context.limit_tokens * policy.trimming.mask_pressure * policy.cut.target_ratio)
     room_chars = max(0, goal - (draft.tokens - saved)) * CHARS_PER_TOKEN
     by_age = compute_age_weights(len(consumed), policy.trimming.oldest_share)
     whole = sum(by_age)

@@ -105,7 +105,7 @@ class ShorteningPlanner:
 
     def frees_enough(self, before: Draft, after: Draft) -> bool:
         """Says whether a step frees enough to be worth the prompt cache that it breaks."""
-        return before.tokens - after.tokens >= self.policy.min_gain_ratio * before.tokens
+        return before.tokens - after.tokens >= self.policy.compaction.min_gain_ratio * before.tokens
 
     def pays_for_cache(self, before: Draft, after: Draft, view: ViewCandidate) -> bool:
         """Says whether edits that a view within its limit could do without are worth what they make the provider read
@@ -159,7 +159,7 @@ class ShorteningPlanner:
             counter=self.counter,
             # A view over the limit is cut to a target well below it, so that the next cut is many turns away (decision
             # 16).
-            goal_ratio=self.policy.target_ratio if over else FULL_PRESSURE,
+            goal_ratio=self.policy.cut.target_ratio if over else FULL_PRESSURE,
             pins=self.outline.pins,
             omitted_seqs=self.outline.omitted_seqs,
             user_texts=self.outline.user_texts,
@@ -180,7 +180,7 @@ class ShorteningPlanner:
         would leave much room.
         """
         draft = self._cut_at_last_boundary(self.build_draft(view, *notes))
-        least = min(self.budget.window * self.policy.regrow_ratio, self.outline.last_view.tokens)
+        least = min(self.budget.window * self.policy.cut.regrow_ratio, self.outline.last_view.tokens)
         if draft is None or self.budget.calibrate_tokens(draft.tokens) < least:
             return self.build_draft(view, *notes, ignore_last_edits=True)
         return draft
@@ -275,15 +275,15 @@ class ShorteningPlanner:
         """Says whether a sliding window must move on. Turns can be counted only in a loaded tail."""
         policy = self.policy
         message_tokens = self.budget.calibrate_tokens(view.tokens - self.outline.instructions_tokens)
-        if policy.keep_tokens is not None and message_tokens > policy.keep_tokens:
+        if policy.verbatim.keep_tokens is not None and message_tokens > policy.verbatim.keep_tokens:
             return True
-        if policy.keep_turns is None:
+        if policy.verbatim.keep_turns is None:
             return False
         # Turns are not counted in the stored totals: answer yes, so that the messages are loaded and planned again.
         if self.outline.tail is None:
             return True
         openings = [entry for entry in self.log_tail.rounds if entry.opens_turn]
-        return len(openings) > policy.keep_turns
+        return len(openings) > policy.verbatim.keep_turns
 
     @property
     def _min_growth_tokens(self) -> int:

@@ -18,11 +18,13 @@ def keep_last(draft: Draft) -> Draft:
         for entry in draft.context.tail.rounds
         if entry.opens_turn and entry.from_seq >= draft.boundary_seq
     ]
-    if policy.keep_turns is not None and len(openings) > policy.keep_turns:
-        draft = _cut_draft(draft, openings[-_compute_turns_after_cut(policy.keep_turns, policy.target_ratio)])
-    allowed = policy.keep_tokens
+    if policy.verbatim.keep_turns is not None and len(openings) > policy.verbatim.keep_turns:
+        draft = _cut_draft(
+            draft, openings[-_compute_turns_after_cut(policy.verbatim.keep_turns, policy.cut.target_ratio)]
+        )
+    allowed = policy.verbatim.keep_tokens
     if allowed is not None and draft.context.budget.calibrate_tokens(draft.message_tokens) > allowed:
-        goal = draft.context.budget.compute_raw_tokens(int(allowed * policy.target_ratio))
+        goal = draft.context.budget.compute_raw_tokens(int(allowed * policy.cut.target_ratio))
         later = [seq for seq in openings if seq > draft.boundary_seq]
         # The goal includes pins and the notice, as `keep_tokens` does. Otherwise the cut could leave more than
         # `keep_tokens`, and the next plan would cut again.

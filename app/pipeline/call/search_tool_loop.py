@@ -328,7 +328,8 @@ class _SearchRounds:
     async def _search_messages(self, tool_query: SearchToolQuery, room_tokens: int) -> SearchToolResult:
         budget, plan, policy = self._sent_view.budget, self._sent_view.plan, self._turn.policy
         limit = min(
-            room_tokens, budget.compute_raw_tokens(min(MAX_RESULT_TOKENS, int(budget.window * policy.recall_ratio)))
+            room_tokens,
+            budget.compute_raw_tokens(min(MAX_RESULT_TOKENS, int(budget.window * policy.quotations.recall_ratio))),
         )
         if limit < MIN_RESULT_TOKENS:
             return SearchToolResult(NO_ROOM_LEFT)

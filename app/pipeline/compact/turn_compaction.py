@@ -296,7 +296,7 @@ def must_compact(turn: Turn, view: View) -> bool:
         return False
     if request.compaction.summarize != "auto":
         return True
-    is_blocking = turn.policy.blocking or request.compaction.threshold_tokens is not None
+    is_blocking = turn.policy.compaction.blocking or request.compaction.threshold_tokens is not None
     if has_folds_to_precompact(view) and (turn.resolved_request.is_log_unstored or not is_blocking):
         return False
     return is_blocking or plan.is_cut_to_fit

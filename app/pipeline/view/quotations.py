@@ -170,7 +170,7 @@ class QuotationBuilder:
 
     async def _find_meant_passages(self, turn: Turn, question: str, before_seq: int) -> list[PassagePlace]:
         """Returns the passages that mean what a short question asks for, if the policy names an embedding model."""
-        model, resolved_request = turn.policy.recall_embeddings, turn.resolved_request
+        model, resolved_request = turn.policy.quotations.recall_embeddings, turn.resolved_request
         if model is None or resolved_request.is_log_unstored or not asks_about_conversation(question):
             return []
         return await self.meaning_search.find_passages(
@@ -198,7 +198,7 @@ class QuotationBuilder:
 def _may_be_quoted(entry: LogMessage, turn: Turn, view: View) -> bool:
     """Returns whether a message may be quoted. Of a message that the client merely leaves out, the policy decides."""
     is_omitted = entry.seq in view.outline.omitted_seqs
-    return view.words.may_be_quoted(entry.seq) and (not is_omitted or turn.policy.restore == "quotes")
+    return view.words.may_be_quoted(entry.seq) and (not is_omitted or turn.policy.quotations.restore == "quotes")
 
 
 def keep_last_quotations(view: View) -> tuple[Quotation, ...]:
@@ -260,7 +260,7 @@ def compute_room_tokens(policy: ContextPolicy, view: View) -> tuple[int, int]:
     used_tokens = budget.calibrate_tokens(view.plan.prompt_tokens)
     free_tokens = max(0, budget.limit - used_tokens)
     threshold = compute_compaction_threshold(policy, budget, has_summaries=bool(view.plan.summaries))
-    share_tokens = int(budget.window * policy.recall_ratio)
+    share_tokens = int(budget.window * policy.quotations.recall_ratio)
     unused_tokens = budget.limit - (used_tokens + max(used_tokens, threshold)) // 2
     all_tokens = max(share_tokens, min(MAX_ROOM_FACTOR * share_tokens, unused_tokens))
     return (

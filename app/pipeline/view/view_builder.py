@@ -175,7 +175,7 @@ class ViewBuilder:
         """
         resolved_request, policy = turn.resolved_request, turn.policy
         # A summary that is due soon is shown now, if the whole prompt must be paid for anyway.
-        waits = policy.blocking or turn.request.compaction.threshold_tokens is not None
+        waits = policy.compaction.blocking or turn.request.compaction.threshold_tokens is not None
         is_cold = summarize == "auto" and not waits and self._is_cache_cold(turn)
         if is_cold:
             line = min(budget.compaction_threshold, budget.precompaction_threshold)

@@ -41,7 +41,11 @@ class Variant:
             changed = {"policies": {self.policy: dict(self.changes)}} if self.changes else {}
             return {"policy": self.policy, **changed}
         usual = ContextPolicy()
-        changes = {"prepare_ratio": usual.prepare_ratio, "blocking": usual.blocking, **self.changes}
+        changes = {
+            "prepare_ratio": usual.compaction.prepare_ratio,
+            "blocking": usual.compaction.blocking,
+            **self.changes,
+        }
         return {"policies": {"additive": changes}}
 
 

@@ -17,7 +17,7 @@ from app.compaction.summarizer.prompts import (
     compute_prompt_version,
 )
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
-from app.context.plan.policy import ContextPolicy, SummarizerPolicy
+from app.context.plan.policy import SummarizerPolicy, make_policy
 from app.dialects.summarizer_fields import build_cached_prefix_fields
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.provider_contract import ProviderQuirks
@@ -36,7 +36,7 @@ def request_for(turns: int = 10, *, summarizer: SummarizerPolicy | None = None, 
     }
     return summary_request_for(
         given.pop("messages", log),
-        policy=ContextPolicy(summarizer=summarizer or SummarizerPolicy()),
+        policy=make_policy(summarizer=summarizer or SummarizerPolicy()),
         replaced_tokens=log[-1].tokens_total,
         **given,
     )

@@ -14,7 +14,7 @@ import pytest
 from app.compaction.summarizer.summarizer_request_body import CachedViewPrompt, CallBudget, build_summarizer_body
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
-from app.context.plan.policy import ContextPolicy, SummarizerPolicy
+from app.context.plan.policy import ContextPolicy, SummarizerPolicy, make_policy
 from app.dialects.summarizer_fields import build_cached_prefix_fields
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.protocols.openai_provider import OpenAIProvider
@@ -46,7 +46,7 @@ CHAT_VIEW = [
 
 
 def request_for(**fields: Any) -> SummaryRequest:
-    policy = ContextPolicy(summarizer=fields.pop("summarizer", SummarizerPolicy()))
+    policy = make_policy(summarizer=fields.pop("summarizer", SummarizerPolicy()))
     return summary_request_for(log_of(talk(10)), policy=policy, model="m", **fields)
 
 

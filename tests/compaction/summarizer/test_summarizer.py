@@ -10,7 +10,7 @@ import pytest
 from app.compaction.acceptance.summary_acceptance import accept_summary
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.context.plan.budget import compute_max_input_tokens
-from app.context.plan.policy import ContextPolicy, SummarizerPolicy
+from app.context.plan.policy import ContextPolicy, SummarizerPolicy, make_policy
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.first_choice import FirstChoice, read_first_choice
 from app.errors import UpstreamRefused
@@ -70,7 +70,7 @@ async def test_the_limit_has_the_name_that_the_model_knows(model: str, quirks: P
 
 async def test_another_model_and_prompt_may_be_configured() -> None:
     scene = Scene()
-    policy = ContextPolicy(summarizer=SummarizerPolicy(model="sim-cheap", prompt="Summarize like a nurse."))
+    policy = make_policy(summarizer=SummarizerPolicy(model="sim-cheap", prompt="Summarize like a nurse."))
     summary = await scene.summarizer.generate_summary(request_for(policy=policy))
     assert summary.model == scene.router.calls[0]["model"] == "sim-cheap"
     assert scene.router.calls[0]["messages"][0]["content"].startswith("Summarize like a nurse.")

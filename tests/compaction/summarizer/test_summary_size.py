@@ -8,7 +8,7 @@ import pytest
 
 from app.assembly.providers_and_routes import build_policy
 from app.context.plan.outline import SummaryRange, SummaryStyle
-from app.context.plan.policy import ContextPolicy, SummarizerPolicy
+from app.context.plan.policy import SummarizerPolicy, make_policy
 from app.settings import load_settings
 from tests.compaction.simulated_compaction import Scene, job_for, log_of, saying, talk
 
@@ -18,7 +18,7 @@ async def asked_for(tokens: int, *, window: int, most: int = 4096, style: Summar
     log = log_of(talk(tokens // 90))
     log = log[: next((at for at, entry in enumerate(log) if entry.tokens_total > tokens), len(log))]
     scene = Scene(window=window, said=saying("What was said about lockers."))
-    policy = ContextPolicy(summarizer=SummarizerPolicy(max_summary_tokens=most))
+    policy = make_policy(summarizer=SummarizerPolicy(max_summary_tokens=most))
     await scene.compactor.compact(job_for(log, SummaryRange(0, len(log), style=style), policy=policy, window=window))
     call = scene.router.calls[0]
     [words] = re.findall(r"in at most (\d+) words", call["messages"][-1]["content"])

@@ -8,11 +8,11 @@ import pytest
 
 from app.context.plan.budget import SUMMARY_INSTRUCTION_TOKENS, compute_summary_token_limit
 from app.context.plan.outline import make_last_view
-from app.context.plan.policy import CheckpointTrigger, ContextPolicy, SummarizerPolicy
+from app.context.plan.policy import CheckpointTrigger, ContextPolicy, SummarizerPolicy, VerbatimPolicy, make_policy
 from tests.context.plan_checks import check_plan
 from tests.context.planned_conversation import World, assistant, calls, result, user, words
 
-CHECKPOINT = ContextPolicy(name="checkpoint", kind="checkpoint")
+CHECKPOINT = make_policy(name="checkpoint", kind="checkpoint")
 
 
 def talk(turns: int, policy: ContextPolicy = CHECKPOINT, tokens: int = 400) -> World:
@@ -29,7 +29,7 @@ def test_nothing_is_asked_for_while_everything_fits() -> None:
 
 @pytest.mark.parametrize(("keep_turns", "kept"), [(None, 2), (0, 0), (1, 1), (3, 3)])
 def test_a_checkpoint_covers_the_whole_log_up_to_the_turns_that_stay(keep_turns: int | None, kept: int) -> None:
-    world = talk(30, replace(CHECKPOINT, keep_turns=keep_turns))
+    world = talk(30, replace(CHECKPOINT, verbatim=VerbatimPolicy(keep_turns=keep_turns)))
     [part] = world.plan().to_summarize
     assert (part.from_seq, part.to_seq, part.style) == (0, 60 - 2 * kept, "checkpoint")
     decided = world.settle()
@@ -61,7 +61,8 @@ def test_the_first_checkpoint_of_a_log_that_was_sent_ends_where_its_call_can_go_
     read = world.instructions_tokens + world.log[part.to_seq - 1].tokens_total
     assert room - 100 < read <= room
     assert world.log[part.to_seq].message.role == "user"
-    for policy in (replace(CHECKPOINT, keep_turns=0), replace(CHECKPOINT, summarizer=SummarizerPolicy(model="other"))):
+    none_kept = replace(CHECKPOINT, verbatim=VerbatimPolicy(keep_turns=0))
+    for policy in (none_kept, replace(CHECKPOINT, summarizer=SummarizerPolicy(model="other"))):
         world.policy = policy
         [part] = world.plan().to_summarize
         assert len(world.log) - 1 - part.to_seq == 2 * policy.checkpoint_keep_turns
@@ -129,8 +130,8 @@ def test_a_conversation_may_change_between_all_kinds_of_summaries_and_none() -> 
     policies = (
         ContextPolicy(),
         CHECKPOINT,
-        ContextPolicy(name="prune", kind="prune"),
-        ContextPolicy(name="rolling", strategy="recursive"),
+        make_policy(name="prune", kind="prune"),
+        make_policy(name="rolling", strategy="recursive"),
     )
     world = World(window=8_192)
     for turn in range(80):

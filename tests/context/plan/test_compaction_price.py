@@ -20,7 +20,7 @@ from app.context.plan.compaction_price import (
 )
 from app.context.plan.outline import Boundary, LastView, Outline
 from app.context.plan.planner import plan_view
-from app.context.plan.policy import ContextPolicy
+from app.context.plan.policy import ContextPolicy, make_policy
 from tests.context.planned_conversation import COUNT, chunk_of
 
 WINDOW = 8_192
@@ -83,7 +83,7 @@ def test_more_to_read_and_to_write_never_costs_less(
 def test_the_threshold_stays_between_the_policys_own_and_the_room_for_quotations(
     request_tokens: int, summary_tokens: int, summaries: int, given_rates: TokenRates, recall: Any, ratio: float
 ) -> None:
-    policy = ContextPolicy(recall=recall)
+    policy = make_policy(recall=recall)
     before = compute_budget(policy, window=WINDOW, calibration_ratio=ratio)
     outline = outline_of(request_tokens, summary_tokens=summary_tokens, summaries=summaries, shown=summaries)
     after = price_further_compaction(outline, before, policy, given_rates)
@@ -121,9 +121,9 @@ def test_the_threshold_stays_until_the_boundary_moves() -> None:
     ("outline", "policy"),
     [
         (outline_of(400, shown=0), ContextPolicy()),
-        (outline_of(400), ContextPolicy(threshold_tokens=5_000)),
-        (outline_of(400), ContextPolicy(strategy="recursive")),
-        (outline_of(400), ContextPolicy(kind="checkpoint")),
+        (outline_of(400), make_policy(threshold_tokens=5_000)),
+        (outline_of(400), make_policy(strategy="recursive")),
+        (outline_of(400), make_policy(kind="checkpoint")),
     ],
     ids=["no summary is shown", "a threshold in tokens", "one rolling summary", "checkpoints"],
 )

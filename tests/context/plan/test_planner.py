@@ -14,7 +14,7 @@ from app.context.plan.budget import (
 from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import Boundary, LastView, Outline, Plan, SummaryRange
 from app.context.plan.planner import plan_view
-from app.context.plan.policy import CheckpointTrigger, ContextPolicy, SummarizerPolicy
+from app.context.plan.policy import CheckpointTrigger, ContextPolicy, SummarizerPolicy, make_policy
 from app.context.user_text.user_text import UserLine, UserText
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import (
@@ -48,7 +48,7 @@ def outline_of_tokens(log_tokens: int) -> Outline:
 
 
 def decide(outline: Outline, window: int = 128_000, **settings: object) -> Plan:
-    policy = ContextPolicy(**settings)  # type: ignore[arg-type]
+    policy = make_policy(**settings)
     budget = compute_budget(policy, window=window)
     return plan_view(outline, budget, policy, counter=COUNT, summarizer_input_tokens=window // 2)
 
@@ -68,7 +68,7 @@ def test_a_small_window_does_not_trigger_below_the_token_floor() -> None:
 
 def test_a_threshold_in_tokens_makes_the_plans_of_the_window_that_has_it() -> None:
     small = World(window=8_192)
-    large = World(window=128_000, policy=ContextPolicy(threshold_tokens=5_734), summarizer_share=0.6 * 8_192 / 128_000)
+    large = World(window=128_000, policy=make_policy(threshold_tokens=5_734), summarizer_share=0.6 * 8_192 / 128_000)
     for turn in range(60):
         for world in (small, large):
             world.say(*turns(1, 300), user(words(20, f"n{turn}")))
@@ -82,13 +82,13 @@ def test_a_threshold_in_tokens_makes_the_plans_of_the_window_that_has_it() -> No
 
 
 def test_a_threshold_in_tokens_leaves_what_is_new_whole_and_smaller_windows_alone() -> None:
-    policy = ContextPolicy(threshold_tokens=5_734)
+    policy = make_policy(threshold_tokens=5_734)
     world = World(window=128_000, policy=policy, bodies=[*turns(3), user(words(90_000))])
     assert world.plan().fits
     assert not world.plan().edits
     assert compute_budget(policy, window=4_096) == compute_budget(ContextPolicy(), window=4_096)
     assert compute_budget(policy, window=128_000).compaction_threshold == 5_734
-    assert compute_budget(ContextPolicy(threshold_tokens=100), window=128_000).compaction_threshold == 4_096
+    assert compute_budget(make_policy(threshold_tokens=100), window=128_000).compaction_threshold == 4_096
 
 
 def test_the_number_of_turns_never_triggers() -> None:
@@ -123,7 +123,7 @@ def test_fewer_turns_stay_verbatim_when_they_are_long(turn_tokens: int, kept: in
 
 @pytest.mark.parametrize(("share", "kept"), [(0.3, 3), (0.2, 2), (0.1, 1)])
 def test_the_turns_that_stay_take_at_most_the_share_of_the_policy(share: float, kept: int) -> None:
-    world = World(policy=ContextPolicy(buffer_max_ratio=share), bodies=[*turns(8, 800), user("And now?")])
+    world = World(policy=make_policy(buffer_max_ratio=share), bodies=[*turns(8, 800), user("And now?")])
     assert len(world.log) - 1 - world.plan().to_summarize[-1].to_seq == 2 * kept
 
 
@@ -159,12 +159,12 @@ def test_where_turns_are_short_more_than_four_stay_up_to_a_number_of_tokens(
     window: int, turn_tokens: int, kept: int
 ) -> None:
     bodies = [*turns(window * 4 // 5 // turn_tokens, turn_tokens), user("And now?")]
-    world = World(window=window, policy=ContextPolicy(token_floor=1), bodies=bodies)
+    world = World(window=window, policy=make_policy(token_floor=1), bodies=bodies)
     stay = len(world.log) - 1 - world.plan().to_summarize[-1].to_seq
     tokens = sum(entry.tokens for entry in world.log[-1 - stay : -1])
     assert min(0.1 * window, 1_024) * 0.8 <= tokens <= min(0.1 * window, 1_024)
     assert abs(stay // 2 - kept) <= 2
-    none = World(window=window, policy=ContextPolicy(token_floor=1, buffer_turns=0), bodies=bodies)
+    none = World(window=window, policy=make_policy(token_floor=1, buffer_turns=0), bodies=bodies)
     assert none.plan().to_summarize[-1].to_seq == len(none.log) - 1, "who wants no turn verbatim gets none"
 
 
@@ -398,9 +398,7 @@ def test_planning_costs_the_same_for_ten_and_for_ten_thousand_messages() -> None
     assert costs[0] == costs[1] <= 4
 
 
-@pytest.mark.parametrize(
-    "policy", [ContextPolicy(prepare_ratio=1.0), ContextPolicy(kind="checkpoint", prepare_ratio=1.0)]
-)
+@pytest.mark.parametrize("policy", [make_policy(prepare_ratio=1.0), make_policy(kind="checkpoint", prepare_ratio=1.0)])
 @pytest.mark.parametrize("question_tokens", [10, 20_000])
 def test_a_view_that_does_not_fit_is_cut_or_says_why_also_when_it_is_prepared(
     policy: ContextPolicy, question_tokens: int
@@ -414,9 +412,9 @@ def test_a_view_that_does_not_fit_is_cut_or_says_why_also_when_it_is_prepared(
 
 
 def test_what_a_request_reserves_for_its_answer_moves_the_line_of_preparation_too() -> None:
-    budget = compute_budget(ContextPolicy(reserve_ratio=0.25), window=100_000, requested_output=50_000)
+    budget = compute_budget(make_policy(reserve_ratio=0.25), window=100_000, requested_output=50_000)
     assert (budget.compaction_threshold, budget.precompaction_threshold) == (62_500, 53_571)
-    assert compute_budget(ContextPolicy(threshold_ratio=0.5), window=100_000).precompaction_threshold == 50_000, (
+    assert compute_budget(make_policy(threshold_ratio=0.5), window=100_000).precompaction_threshold == 50_000, (
         "never above the line itself"
     )
 
@@ -496,7 +494,7 @@ def test_the_line_to_prepare_at_is_below_the_line_of_a_view_that_is_folded(windo
     line = budget.compute_threshold(has_summaries=True)
     assert line == min(budget.compaction_threshold, budget.limit - int(0.15 * window))
     assert budget.compute_precompaction_threshold(line) == pytest.approx(line * 0.6 / 0.7, abs=2)
-    assert compute_budget(ContextPolicy(recall="off"), window=window).compute_threshold(
+    assert compute_budget(make_policy(recall="off"), window=window).compute_threshold(
         has_summaries=True
     ) == budget.compute_threshold(has_summaries=False)
 
@@ -524,15 +522,15 @@ def test_the_limit_of_an_answer_is_lowered_to_what_the_prompt_leaves(
     ("policy", "folded", "line"),
     [
         (ContextPolicy(), False, 70_000),
-        (ContextPolicy(recall_ratio=0.2), True, 62_500),
-        (ContextPolicy(recall="off"), True, 70_000),
-        (ContextPolicy(summarizer=SummarizerPolicy(enabled=False)), False, 82_500),
-        (ContextPolicy(kind="fade"), False, 82_500),
-        (ContextPolicy(kind="checkpoint"), False, 82_500),
-        (ContextPolicy(kind="checkpoint", trigger=CheckpointTrigger("token_ratio", 0.5)), False, 49_999),
-        (ContextPolicy(kind="checkpoint", trigger=CheckpointTrigger("remaining_tokens", 40_000)), False, 59_999),
-        (ContextPolicy(kind="checkpoint", trigger=CheckpointTrigger("remaining_tokens", 100)), False, 82_500),
-        (ContextPolicy(kind="checkpoint", trigger=CheckpointTrigger("messages_to_refine", 4)), False, 82_500),
+        (make_policy(recall_ratio=0.2), True, 62_500),
+        (make_policy(recall="off"), True, 70_000),
+        (make_policy(summarizer=SummarizerPolicy(enabled=False)), False, 82_500),
+        (make_policy(kind="fade"), False, 82_500),
+        (make_policy(kind="checkpoint"), False, 82_500),
+        (make_policy(kind="checkpoint", trigger=CheckpointTrigger("token_ratio", 0.5)), False, 49_999),
+        (make_policy(kind="checkpoint", trigger=CheckpointTrigger("remaining_tokens", 40_000)), False, 59_999),
+        (make_policy(kind="checkpoint", trigger=CheckpointTrigger("remaining_tokens", 100)), False, 82_500),
+        (make_policy(kind="checkpoint", trigger=CheckpointTrigger("messages_to_refine", 4)), False, 82_500),
     ],
 )
 def test_the_line_of_a_compaction_is_that_of_its_policy(policy: ContextPolicy, folded: bool, line: int) -> None:

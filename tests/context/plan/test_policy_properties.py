@@ -158,7 +158,7 @@ def test_compaction_comes_to_an_end_and_each_summary_that_is_asked_for_gains(
         needed = [note.facts for note in decided.notes if note.code == "compaction_needed"]
         for facts in needed:
             before = int(facts.get("tokens", decided.prompt_tokens))
-            gain = world.policy.min_gain_ratio
+            gain = world.policy.compaction.min_gain_ratio
             assert world.policy.kind != "checkpoint" or int(facts["expected_tokens"]) <= (1 - gain) * before
         world.compact(decided)
         decided = world.plan()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.context.plan.log_rounds import split_into_rounds
 from app.context.plan.outline import Plan
 from app.context.plan.planner import plan_view
-from app.context.plan.policy import ContextPolicy
+from app.context.plan.policy import make_policy
 from tests.context.planned_conversation import COUNT, World, assistant, calls, result, user, words
 
 Body = dict[str, object]
@@ -64,7 +64,7 @@ def test_what_is_summarized_ends_where_it_was_asked_to(bodies: list[Body], data:
 @pytest.mark.parametrize("settings", [{"kind": "checkpoint"}, {"strategy": "recursive"}])
 def test_summaries_that_replace_each_other_end_there_too(settings: dict[str, str]) -> None:
     bodies = [body for n in range(12) for body in (user(words(600, f"q{n}")), assistant(words(600, f"a{n}")))]
-    world = World(bodies=bodies, window=32_000, policy=ContextPolicy(**settings))  # type: ignore[arg-type]
+    world = World(bodies=bodies, window=32_000, policy=make_policy(**settings))
     world.new_from_seq = len(bodies)
     for through_seq in (8, 20):
         (wanted,) = planned_through(world, through_seq).to_summarize

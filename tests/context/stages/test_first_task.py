@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.plan.outline import Plan, SummarizeMode
-from app.context.plan.policy import ContextPolicy
+from app.context.plan.policy import ContextPolicy, make_policy
 from app.dialects.body.message import decode_body
 from app.dialects.body.message_edits import apply_edit_operations
 from tests.context.plan_checks import NOTICE_TOKENS, check_nothing_is_orphaned, check_plan
@@ -21,7 +21,7 @@ TASK = user("Find the cheapest flight, and do not book it before I say so. " + w
 
 
 def policy_of(kind: str) -> ContextPolicy:
-    return ContextPolicy(name=kind, kind=kind)  # type: ignore[arg-type]
+    return make_policy(name=kind, kind=kind)
 
 
 def can_be_masked_to_fit(world: World) -> bool:

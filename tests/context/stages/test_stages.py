@@ -12,7 +12,7 @@ import pytest
 from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Pin
-from app.context.plan.policy import TRIMMING_LIMITS, ContextPolicy, TrimmingLimits
+from app.context.plan.policy import TRIMMING_LIMITS, TrimmingLimits, make_policy
 from app.context.stages.draft import Draft, DraftContext
 from app.context.stages.stage_registry import STAGES
 from app.context.stages.truncation_caps import compute_age_weights
@@ -34,11 +34,11 @@ def draft_of(
         over: whether the limit was passed, so that stages that stop at the goal work towards 75 % of it.
     """
     limits = {field.name: settings.pop(field.name) for field in fields(TrimmingLimits) if field.name in settings}
-    policy = ContextPolicy(reserve_ratio=0.0, trimming=TrimmingLimits(**limits), **settings)
+    policy = make_policy(reserve_ratio=0.0, trimming=TrimmingLimits(**limits), **settings)
     log = log_of(bodies)
     budget = Budget(window=WINDOW, reserve_tokens=0, output=0, limit=WINDOW, compaction_threshold=WINDOW)
     pins = tuple(Pin(seq, seq + 1, log[seq].tokens) for seq in pinned)
-    goal = policy.target_ratio if over else 1.0
+    goal = policy.cut.target_ratio if over else 1.0
     return Draft(DraftContext(instructions, LogTail(log, after=None), budget, policy, COUNT, goal, pins), (), START)
 
 

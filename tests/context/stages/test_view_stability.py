@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.context.plan.outline import Plan, SummarizeMode
-from app.context.plan.policy import ContextPolicy
+from app.context.plan.policy import make_policy
 from app.conversation.context_edits import ToolResultClearing
 from app.dialects.body.message import decode_body
 from app.dialects.body.message_edits import apply_edit_operations
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_cuts_where_they_are() ->
 def test_results_are_cleared_only_where_that_frees_half_of_what_must_be_sent_anew(kept: int, cleared: int) -> None:
     """Behind the first cleared result the provider's cache ends."""
     rule = ToolResultClearing(trigger_tokens=3_000, keep=kept)
-    world = World(window=8_192, policy=ContextPolicy(clear_tool_results=rule))
+    world = World(window=8_192, policy=make_policy(clear_tool_results=rule))
     for _ in range(8):
         world.say(user("Look."), calls("look"), result(words(400)), assistant("I see."))
     world.say(user("And now?"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
-from app.context.plan.policy import ContextPolicy, PolicyKind
+from app.context.plan.policy import PolicyKind, make_policy
 from app.context.user_text.own_text import MAX_OWN_CHARS, is_textual_result, split_into_parts, split_into_sentences
 from app.context.user_text.user_text import NO_USER_TEXT, UserLine, UserText, find_user_text
 from app.context.user_text.user_text_message import (
@@ -318,7 +318,7 @@ def test_hostile_text_takes_linear_time(text: str) -> None:
 def test_a_view_that_would_fit_without_it_is_never_too_long_because_of_it(name: PolicyKind) -> None:
     fits = set[tuple[bool, bool]]()
     for size in range(1_300, 2_000, 20):
-        world = World(window=2_000, policy=ContextPolicy(name=name, kind=name))
+        world = World(window=2_000, policy=make_policy(name=name, kind=name))
         world.say(user("never"), assistant(words(600)), user(words(size)))
         without = world.plan("never").fits
         world.keep_user_text(0)

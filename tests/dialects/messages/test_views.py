@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.plan.policy import STAGES_OF_KIND, ContextPolicy
+from app.context.plan.policy import STAGES_OF_KIND, make_policy
 from app.context.stages.requested_edits import clear_as_requested
 from app.conversation.context_edits import ContextEdits, ReasoningClearing, ToolResultClearing
 from app.conversation.conversation_types import LogMessage
@@ -88,7 +88,7 @@ def list_signatures(messages: Messages) -> list[str]:
 def test_a_view_of_any_policy_keeps_the_rules(
     kind: Any, talk: Messages, window: int, clears: bool, thinks: bool
 ) -> None:
-    world = World(window=window, policy=ContextPolicy(kind=kind, token_floor=512))
+    world = World(window=window, policy=make_policy(kind=kind, token_floor=512))
     world.log = log_messages(talk)
     outline = world.outline()
     if clears:
