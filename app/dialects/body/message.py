@@ -12,7 +12,7 @@ import orjson
 from app.conversation.item import ContentPart, CountedContent, EditOperation, Item, ToolCall
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, write_large_integers_as_text
 from app.conversation.json_text import encode_compact_json
-from app.dialects.body.canonical_message import belongs_to_skeleton, canonicalize_answer_text, canonicalize_message
+from app.dialects.body.canonical_message import canonicalize_answer_text, canonicalize_message
 from app.dialects.body.counted_content import PLAIN_MESSAGE_FIELDS, build_counted_content, list_attachments
 from app.dialects.body.message_edits import apply_edit_operations
 from app.dialects.body.message_fields import REASONING_FIELDS, extract_text, extract_tool_calls, is_reasoning_part
@@ -25,8 +25,13 @@ class BodyMessage(Item):
     """A message of any protocol. All that the core reads of it is read from the body of a chat message, so a message is
     the same message whichever protocol it came in."""
 
-    __slots__ = ("_body",)
-    _body: dict[str, Any] | None
+    __slots__ = ("_body", "_canonical_form")
+
+    def __init__(self, raw: bytes, body: dict[str, Any] | None = None) -> None:
+        self.raw = raw
+        self._body = body
+        self._canonical_form: bytes | None = b""
+        """Empty until it is built: no canonical form is empty."""
 
     @property
     @abstractmethod
@@ -106,7 +111,10 @@ class BodyMessage(Item):
 
     @property
     def canonical_form(self) -> bytes | None:
-        return canonicalize_message(self._body or self.body)
+        # A turn reads it several times, and it takes a walk through the whole text.
+        if self._canonical_form == b"":
+            self._canonical_form = canonicalize_message(self._body or self.body)
+        return self._canonical_form
 
     @property
     def canonical_note(self) -> bytes:
@@ -114,7 +122,9 @@ class BodyMessage(Item):
 
     @property
     def is_in_skeleton(self) -> bool:
-        return belongs_to_skeleton(self._body or self.body)
+        body = self._body or self.body
+        role = body.get("role")
+        return role == "user" or (role == "assistant" and not extract_tool_calls(body))
 
     @property
     def canonical_answer(self) -> str:
@@ -125,10 +135,6 @@ class ChatMessage(BodyMessage):
     """A chat message: its JSON text exactly as it came, decoded when something of it is first read."""
 
     __slots__ = ()
-
-    def __init__(self, raw: bytes, body: dict[str, Any] | None = None) -> None:
-        self.raw = raw
-        self._body = body
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Self:
