@@ -70,8 +70,7 @@ class CountedContent(msgspec.Struct, frozen=True):
     """Everything in a message that takes tokens of a prompt."""
 
     role: str
-    parts: str | Sequence[ContentPart]
-    """A plain text, or the parts."""
+    parts: Sequence[ContentPart]
     name: str = ""
     """The name of the speaker."""
     calls: Sequence[tuple[str, str]] = ()

@@ -13,7 +13,7 @@ from app.conversation.item import ContentPart, CountedContent, EditOperation, It
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, write_large_integers_as_text
 from app.conversation.json_text import encode_compact_json
 from app.dialects.body.canonical_message import canonicalize_answer_text, canonicalize_message
-from app.dialects.body.counted_content import PLAIN_MESSAGE_FIELDS, build_counted_content, list_attachments
+from app.dialects.body.counted_content import build_counted_content, list_attachments
 from app.dialects.body.message_edits import apply_edit_operations
 from app.dialects.body.message_fields import REASONING_FIELDS, extract_text, extract_tool_calls, is_reasoning_part
 from app.errors import InvalidRequest
@@ -99,11 +99,7 @@ class BodyMessage(Item):
 
     @property
     def counted_content(self) -> CountedContent:
-        body = self._body or self.body
-        role, content = body.get("role"), body.get("content")
-        if isinstance(role, str) and isinstance(content, str) and body.keys() <= PLAIN_MESSAGE_FIELDS:
-            return CountedContent(role, content)
-        return build_counted_content(body)
+        return build_counted_content(self._body or self.body)
 
     @property
     def attachments(self) -> list[ContentPart]:
