@@ -200,8 +200,6 @@ class Item(ABC):
 
 def count_item_bytes(messages: Sequence[Item]) -> int:
     """Returns how many bytes the JSON texts of the messages have."""
-    if len(messages) == 1:
-        return len(messages[0].raw)
     return sum([len(message.raw) for message in messages])
 
 
