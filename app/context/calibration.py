@@ -173,8 +173,11 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         if self.find_silent_truncation_window(prompt, reported_tokens) is not None:
             assert self.ceiling is not None
             return replace(self, attachments=shown, reports=_prepend_report(self.reports, self.ceiling))
-        ceiling = None if prompt.has_provider_tools else self._choose_ceiling_report(report)
-        known = replace(self, attachments=shown, ceiling=ceiling)
+        ceiling = self.ceiling
+        # The ceiling stays while reports stay flat.
+        if ceiling is None or ceiling.schemas != report.schemas or not _has_flat_reported_tokens(ceiling, report):
+            ceiling = report
+        known = replace(self, attachments=shown, ceiling=None if prompt.has_provider_tools else ceiling)
         messages_tokens = report.text_tokens - report.instructions_tokens
         # Without messages there is nothing to compare; an impossible report is ignored.
         if messages_tokens <= 0 or reported_tokens < MIN_REPORTED_SHARE * messages_tokens:
@@ -289,13 +292,6 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         """Returns the cost of attachments at the provider; estimated by the rate where it is not known."""
         rate = self.attachment_rate
         return sum(rate * one.estimated_tokens if one.cost_tokens is None else one.cost_tokens for one in attachments)
-
-    def _choose_ceiling_report(self, report: UsageReport) -> UsageReport:
-        """Returns the old ceiling while reports stay flat; else the new report."""
-        ceiling = self.ceiling
-        if ceiling is not None and ceiling.schemas == report.schemas and _has_flat_reported_tokens(ceiling, report):
-            return ceiling
-        return report
 
 
 def digest_instructions(messages: Iterable[bytes], schemas: Mapping[str, bytes]) -> str:

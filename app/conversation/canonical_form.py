@@ -33,9 +33,6 @@ CanonicalItem = tuple[bytes, bytes]
 
 def encode_with_lengths(role: bytes, items: Sequence[CanonicalItem]) -> bytes:
     """Joins role and items with their lengths, so that no two different messages have the same bytes."""
-    if len(items) == 1:
-        ((kind, value),) = items
-        return b"%d:%b%b%d:%b" % (len(role), role, kind, len(value), value)
     return b"%d:%b" % (len(role), role) + b"".join([b"%b%d:%b" % (kind, len(value), value) for kind, value in items])
 
 

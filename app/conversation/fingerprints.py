@@ -72,14 +72,6 @@ class FingerprintScope:
         own.update(f"\0{kind}\0".encode() + value)
         return Fingerprint(kind, own.digest()[:FINGERPRINT_BYTES])
 
-    def compute_link_fingerprint(self, position: LinkPosition) -> Fingerprint:
-        """Returns the fingerprint of an answer after exactly its history.
-
-        Args:
-            position: the position of the chains after the answer.
-        """
-        return self.compute_fingerprint("link", position.link)
-
     def list_fingerprints(
         self, position: LinkPosition, answer: Item, earlier_answers: Iterable[Item], *, has_tool_traffic: bool
     ) -> list[Fingerprint]:
@@ -90,7 +82,7 @@ class FingerprintScope:
             earlier_answers: the assistant messages before it, the newest first. Read only if the answer is short.
             has_tool_traffic: whether the history has messages that the skeleton leaves out.
         """
-        found = [self.compute_link_fingerprint(position)]
+        found = [self.compute_fingerprint("link", position.link)]
         if has_tool_traffic and position.is_in_skeleton:
             found.append(self.compute_fingerprint("skeleton", position.skeleton_link))
         if answer.calls_tools:

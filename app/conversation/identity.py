@@ -46,14 +46,6 @@ def compute_first_link(tenant: str) -> bytes:
     return _hash_for_purpose("link", encode_utf8(tenant))[:LINK_BYTES]
 
 
-def compute_next_link(link: bytes, part: bytes | None) -> bytes:
-    """Returns the next link: the first 16 bytes of sha256(link ‖ part). If `part` is None, the chain skips the message
-    and the link stays the same."""
-    if part is None:
-        return link
-    return hashlib.sha256(link + part).digest()[:LINK_BYTES]
-
-
 class LinkPosition(msgspec.Struct, frozen=True):
     """The position of both chains after a message."""
 
@@ -71,20 +63,21 @@ def compute_start_position(tenant: str) -> LinkPosition:
 
 
 def compute_links_after_messages(messages: Iterable[Item], start: LinkPosition) -> Iterator[LinkPosition]:
-    """Yields the position of both chains after each message.
+    """Yields the position of both chains after each message. A link is the first 16 bytes of sha256(link before ‖
+    canonical form).
 
     Raises:
         InvalidRequest: a message is not a JSON object.
     """
     link, skeleton = start.link, start.skeleton_link
     for message in messages:
-        part = message.canonical_form
-        if part is None:
-            yield LinkPosition(link, skeleton, False)
-            continue
-        link = compute_next_link(link, part)
-        if joins_skeleton := message.is_in_skeleton:
-            skeleton = compute_next_link(skeleton, part)
+        part, joins_skeleton = message.canonical_form, False
+        # A message without a canonical form moves neither chain.
+        if part is not None:
+            link = hashlib.sha256(link + part).digest()[:LINK_BYTES]
+            joins_skeleton = message.is_in_skeleton
+            if joins_skeleton:
+                skeleton = hashlib.sha256(skeleton + part).digest()[:LINK_BYTES]
         yield LinkPosition(link, skeleton, joins_skeleton)
 
 

@@ -70,8 +70,7 @@ class CountedContent(msgspec.Struct, frozen=True):
     """Everything in a message that takes tokens of a prompt."""
 
     role: str
-    parts: str | Sequence[ContentPart]
-    """A plain text, or the parts."""
+    parts: Sequence[ContentPart]
     name: str = ""
     """The name of the speaker."""
     calls: Sequence[tuple[str, str]] = ()
@@ -201,8 +200,6 @@ class Item(ABC):
 
 def count_item_bytes(messages: Sequence[Item]) -> int:
     """Returns how many bytes the JSON texts of the messages have."""
-    if len(messages) == 1:
-        return len(messages[0].raw)
     return sum([len(message.raw) for message in messages])
 
 

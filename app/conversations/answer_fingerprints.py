@@ -77,7 +77,10 @@ def _build_spent_answers(
         if entry.message.role != "assistant":
             continue
         known_by = scope.list_fingerprints(
-            _build_position(entry), entry.message, reversed(earlier_answers), has_tool_traffic=True
+            LinkPosition(entry.link, entry.skeleton, entry.in_skeleton),
+            entry.message,
+            reversed(earlier_answers),
+            has_tool_traffic=True,
         )
         found += [one for one in known_by if one.kind != "link"]
         earlier_answers.append(entry.message)
@@ -147,7 +150,7 @@ def _is_own_answer(entry: LogMessage) -> bool:
 
 
 def _build_linked_answer(scope: FingerprintScope, conversation: Conversation, entry: LogMessage) -> IssuedAnswer:
-    link = scope.compute_link_fingerprint(_build_position(entry))
+    link = scope.compute_fingerprint("link", entry.link)
     is_kept = entry.seq not in conversation.redacted_seqs
     return IssuedAnswer(
         (link.digest,),
@@ -160,7 +163,3 @@ def _build_linked_answer(scope: FingerprintScope, conversation: Conversation, en
 
 def _build_scope(conversation: Conversation) -> FingerprintScope:
     return FingerprintScope(conversation.tenant.removesuffix(CONTEXT_TENANT_SUFFIX), conversation.state.get(END_USER))
-
-
-def _build_position(entry: LogMessage) -> LinkPosition:
-    return LinkPosition(entry.link, entry.skeleton, entry.in_skeleton)

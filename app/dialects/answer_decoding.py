@@ -34,14 +34,12 @@ class Answer(ABC):
     """
 
     protocol = ""
-
-    def __init__(self) -> None:
-        self.id: str | None = None
-        self.model: str | None = None
-        self.usage: dict[str, Any] | None = None
-        self.finish: str | None = None
-        self.is_complete = self.has_content = self.has_ended = False
-        self.error_data: bytes | None = None
+    id: str | None = None
+    model: str | None = None
+    usage: dict[str, Any] | None = None
+    finish: str | None = None
+    is_complete = has_content = has_ended = False
+    error_data: bytes | None = None
 
     def decode_rest(self) -> list[AnswerValue]:
         """Returns what was held back, after a stream that did not come to its end."""
@@ -80,10 +78,11 @@ class AnswerDecoder(Answer):
         tells_others: whether what no value says is told by `Other`, for a client of the same protocol.
     """
 
+    awaited_name = ""
+    holds_names = tells_others = False
+
     def __init__(self, source_name: str = "upstream") -> None:
-        super().__init__()
         self._source_name = source_name
-        self.awaited_name, self.holds_names, self.tells_others = "", False, False
 
     @property
     def has_awaited_call(self) -> bool:

@@ -19,7 +19,6 @@ class AssembledAnswer(Answer):
     """
 
     def __init__(self, values: Sequence[AnswerValue] = ()) -> None:
-        super().__init__()
         self._values = values
         self._body = BodyAssembler()
         self.add(values)

@@ -46,6 +46,7 @@ class ProviderDialect(Protocol):
         client_protocol: the name of the protocol among those of clients.
         messages_field: the field of a request that has the messages.
         answer_name: what a provider's answer is called, for error messages.
+        make_decoder: makes the decoder of one answer; takes the provider's name, for error messages.
         forwards_query: whether providers get the query of a client that speaks the same protocol.
     """
 
@@ -54,13 +55,7 @@ class ProviderDialect(Protocol):
     messages_field: str
     answer_name: str
     forwards_query: bool = False
-
-    def make_decoder(self, source_name: str = "upstream") -> AnswerDecoder:
-        """Makes the decoder of one answer.
-
-        Args:
-            source_name: the provider's name, for error messages.
-        """
+    make_decoder: type[AnswerDecoder]
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
         """Tells what the first event of a stream is.

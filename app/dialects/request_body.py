@@ -38,7 +38,10 @@ def decode_body_fields(body: bytes) -> dict[str, bytes]:
     try:
         fields: dict[str, bytes] = _decode_object(body)  # type: ignore[assignment]  # msgspec.Raw is a view of the bytes
         if not body.isascii():
-            _check_utf8_fields(fields)
+            # Raises UnicodeDecodeError. A message is checked where it turns out to be new.
+            for name, raw in fields.items():
+                if name != "messages":
+                    str(raw, "utf-8")
         return fields
     except msgspec.ValidationError as error:
         raise InvalidRequest("The request body must be a JSON object.", code="invalid_type") from error
@@ -105,14 +108,6 @@ def check_request_names(fields: Mapping[str, bytes]) -> None:
     metadata = decode_field(fields, "metadata")
     for key in metadata if isinstance(metadata, dict) else ():
         check_name(key, "metadata")
-
-
-def _check_utf8_fields(fields: Mapping[str, bytes]) -> None:
-    """Raises UnicodeDecodeError for a field that is not UTF-8. `messages` is left out: each message is checked where it
-    turns out to be new."""
-    for name, raw in fields.items():
-        if name != "messages":
-            str(raw, "utf-8")
 
 
 def encode_fields(fields: Mapping[str, bytes]) -> bytes:

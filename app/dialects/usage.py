@@ -66,7 +66,8 @@ def read_usage(usage: Mapping[str, Any] | None) -> TokenUsage | None:
         total += read + written
     if total <= 0:
         return None
-    cached = min(total, _read_cached_tokens(usage) or read)
+    cached = _read_detail(usage, "cached_tokens") or _read_positive_integer(usage, "prompt_cache_hit_tokens") or read
+    cached = min(total, cached)
     written = min(total - cached, _read_detail(usage, "cache_write_tokens") or written)
     by_lifetime = usage.get("cache_creation")
     long_written = 0
@@ -98,14 +99,6 @@ def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
             elif type(value) in (int, float) and (known is None or type(known) in (int, float)):
                 total[name] = (known or 0) + value
     return total
-
-
-def _read_cached_tokens(usage: Mapping[str, Any]) -> int:
-    """Returns the cached tokens that are already included in the total."""
-    found = _read_detail(usage, "cached_tokens")
-    return found or (
-        _read_positive_integer(usage, "prompt_cache_hit_tokens") if "prompt_cache_hit_tokens" in usage else 0
-    )
 
 
 def _read_detail(usage: Mapping[str, Any], name: str) -> int:

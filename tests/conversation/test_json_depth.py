@@ -8,8 +8,7 @@ import pytest
 from app.conversation.identity import compute_links_after_messages, compute_start_position
 from app.conversation.json_depth import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
 from app.conversation.search_terms import extract_message_terms
-from app.dialects.body.message import ChatMessage
-from app.dialects.body.message_checks import check_messages
+from app.dialects.body.message import ChatMessage, check_messages
 from app.errors import InvalidRequest
 
 DEPTHS = (MAX_JSON_DEPTH - 20, MAX_JSON_DEPTH + 1, 330, 500, 900, 1_000)

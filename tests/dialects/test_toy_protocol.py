@@ -104,9 +104,7 @@ class ToyProviderDialect(ProviderDialect):
     protocol = client_protocol = "toy"
     messages_field = "say"
     answer_name = "a toy answer"
-
-    def make_decoder(self, source_name: str = "upstream") -> AnswerDecoder:
-        return ToyDecoder(source_name)
+    make_decoder = ToyDecoder
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
         return data if b'"error"' in data else True

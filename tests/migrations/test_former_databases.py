@@ -20,7 +20,6 @@ import httpx
 import pytest
 
 from app.conversation.fingerprints import FingerprintScope
-from app.conversation.identity import LinkPosition
 from app.conversations.answer_fingerprints import is_count_complete
 from app.store.database_url import parse_database_url
 from app.store.store_factory import create_store
@@ -141,7 +140,7 @@ async def test_former_answers_prove_their_conversations_by_their_links_once_a_ga
     assert conversation is not None
     scope = FingerprintScope(conversation.tenant, None)
     answers = [one for one in await store.read_log(conversation, 0, 999) if one.message.role == "assistant"]
-    links = [scope.compute_link_fingerprint(LinkPosition(one.link, one.skeleton, False)).digest for one in answers]
+    links = [scope.compute_fingerprint("link", one.link).digest for one in answers]
     found = await store.find_proofs(tenant=conversation.tenant, fingerprints=links)
     assert {(one.conversation and one.conversation.id, one.seq) for one in found} == {
         (conversation.id, one.seq) for one in answers

@@ -28,8 +28,7 @@ from app.conversations.items.item_parser import parse_items
 from app.conversations.transfer import import_file_parser
 from app.dialects.answer_format import Progress
 from app.dialects.body.canonical_message import canonicalize_message
-from app.dialects.body.message import ChatMessage
-from app.dialects.body.message_checks import check_messages
+from app.dialects.body.message import ChatMessage, check_messages
 from app.dialects.capsule_parts import split_at_capsules
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames

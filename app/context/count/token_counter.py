@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Final
 
 from app.context.count.image_rules import DEFAULT_IMAGE_RULE, ImageRule, choose_image_rule, find_named_image_rule
@@ -42,9 +42,6 @@ TOOL_NAMESPACE_TOKENS: Final = 5
 """The frame of the tools' namespace, which joins the system message (or is a message itself if there is none)."""
 CUSTOM_TOOL_TOKENS: Final = 4
 RESPONSE_FORMAT_TOKENS: Final = 4
-ROLE_CACHE_SIZE: Final = 64
-MAX_CACHED_ROLE_CHARS: Final = 16
-"""A longer role is not cached: it does not come again."""
 BINARY_SAMPLE_CHARS: Final = 1_000
 MAX_PART_DEPTH: Final = 20
 
@@ -85,16 +82,14 @@ class TokenCounter:
     """Counts text in one encoding, and images by one rule.
 
     A part of an unknown kind counts as its JSON text; one nested beyond 250 levels counts nothing.
+
+    Attributes:
+        count: returns the tokens of a text by itself.
     """
 
     def __init__(self, tokenizer: Tokenizer, images: ImageRule = DEFAULT_IMAGE_RULE) -> None:
-        self._count = tokenizer.count
-        self._count_role = lru_cache(maxsize=ROLE_CACHE_SIZE)(tokenizer.count)
+        self.count = tokenizer.count
         self._image_rule = images
-
-    def count(self, text: str) -> int:
-        """Returns the tokens of a text by itself."""
-        return self._count(text) if text else 0
 
     def count_request(self, messages: Iterable[Item], schemas: CountedSchemas = NO_SCHEMAS) -> int:
         """Returns the tokens of a whole prompt: priming, schemas and messages."""
@@ -103,16 +98,15 @@ class TokenCounter:
     def count_message(self, message: Item) -> int:
         """Returns the tokens that a message adds to a prompt."""
         content = message.counted_content
-        role, parts = content.role, content.parts
-        tokens = MESSAGE_TOKENS + (self._count_role(role) if len(role) <= MAX_CACHED_ROLE_CHARS else self._count(role))
-        if isinstance(parts, str):
-            return tokens + self.count(parts)
-        text = sum(self._count_part(part) for part in parts)
+        text = sum([self._count_part(part) for part in content.parts])
+        tokens = MESSAGE_TOKENS + self.count(content.role) + text
         if content.name:
-            tokens += NAME_TOKENS + self._count(content.name)
+            tokens += NAME_TOKENS + self.count(content.name)
         if content.has_spoken_answer:
             tokens += ANSWER_AUDIO_TOKENS
-        return tokens + text + self._count_calls(content.calls, beside_text=text > 0)
+        if content.calls:
+            tokens += self._count_calls(content.calls, beside_text=text > 0)
+        return tokens
 
     def count_attachments(self, message: Item) -> int:
         """Returns the tokens of the images, audio and files in a message. A file of text counts as text, not here."""
@@ -124,20 +118,18 @@ class TokenCounter:
 
     def count_schemas(self, schemas: CountedSchemas) -> int:
         """Returns the tokens of tool schemas and of the schema of the answer."""
-        tokens = sum(CUSTOM_TOOL_TOKENS + self._count(render_custom_tool(tool)) for tool in schemas.custom_tools)
+        tokens = sum(CUSTOM_TOOL_TOKENS + self.count(render_custom_tool(tool)) for tool in schemas.custom_tools)
         tokens += sum(self.count(encode_compact_json(tool)) for tool in schemas.other_tools)
         if schemas.functions:
-            tokens += TOOL_NAMESPACE_TOKENS + self._count(render_functions_as_typescript(schemas.functions))
+            tokens += TOOL_NAMESPACE_TOKENS + self.count(render_functions_as_typescript(schemas.functions))
         if schemas.answer_format is not None:
-            tokens += RESPONSE_FORMAT_TOKENS + self._count(render_response_format(schemas.answer_format))
+            tokens += RESPONSE_FORMAT_TOKENS + self.count(render_response_format(schemas.answer_format))
         return tokens
 
     def _count_calls(self, calls: Sequence[tuple[str, str]], *, beside_text: bool) -> int:
-        if not calls:
-            return 0
         frame = (PARALLEL_CALLS_TOKENS if len(calls) > 1 else 0) + (TEXT_BESIDE_CALLS_TOKENS if beside_text else 0)
         return frame + sum(
-            [TOOL_CALL_TOKENS + 2 * self._count(name) + self.count(arguments) for name, arguments in calls]
+            [TOOL_CALL_TOKENS + 2 * self.count(name) + self.count(arguments) for name, arguments in calls]
         )
 
     def _count_part(self, part: ContentPart) -> int:

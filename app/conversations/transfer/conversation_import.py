@@ -29,7 +29,7 @@ from app.conversations.transfer.import_file_parser import (
     ImportedMessage,
     parse_import_file,
 )
-from app.dialects.body.message_checks import check_messages
+from app.dialects.body.message import check_messages
 from app.errors import ConversationBusy, StoreUnavailable
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.conversation_builders import advance_head, build_empty_conversation, build_log_entries

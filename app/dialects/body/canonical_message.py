@@ -53,13 +53,6 @@ def canonicalize_message(body: dict[str, Any]) -> bytes | None:
     return encode_with_lengths(encode_name(role), _build_content_items(content, build_text_item))
 
 
-def belongs_to_skeleton(body: dict[str, Any]) -> bool:
-    """Returns whether a message that the chain does not skip is part of the skeleton: a user's text or an assistant's
-    final text."""
-    role = body.get("role")
-    return role == "user" or (role == "assistant" and not extract_tool_calls(body))
-
-
 def canonicalize_answer_text(body: dict[str, Any]) -> str:
     """Returns the text of an assistant's final answer in canonical form. Empty for an answer with tool calls."""
     if extract_tool_calls(body):

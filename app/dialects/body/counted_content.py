@@ -11,8 +11,6 @@ from app.dialects.body.message_fields import extract_tool_calls
 
 SCHEMA_FIELDS: Final = frozenset({"tools", "functions", "response_format"})
 """Fields of a request with schemas."""
-PLAIN_MESSAGE_FIELDS: Final = frozenset({"role", "content"})
-"""A message with no other fields than these has nothing else to count."""
 ATTACHMENT_FIELDS: Final = frozenset({"image_url", "input_audio", "file"})
 """Fields of content parts that are not text."""
 ATTACHMENT_MARKERS: Final = (
@@ -28,7 +26,8 @@ def build_counted_content(body: dict[str, Any]) -> CountedContent:
     role, content = body.get("role", ""), body.get("content")
     role = role if isinstance(role, str) else encode_compact_json(role)
     refusal, name = body.get("refusal"), body.get("name")
-    parts = _list_parts(content)
+    listed = content if isinstance(content, list) else [content] if content else []
+    parts = [_read_part(part) for part in listed]
     if isinstance(refusal, str):
         parts.append(refusal)
     return CountedContent(
@@ -64,14 +63,6 @@ def read_schemas(fields: Mapping[str, Any]) -> CountedSchemas:
         case {"type": "json_schema", "json_schema": {} as schema}:
             return CountedSchemas(called, customs, others, schema)
     return CountedSchemas(called, customs, others)
-
-
-def _list_parts(content: object) -> list[ContentPart]:
-    if isinstance(content, list):
-        return [_read_part(part) for part in content]
-    if isinstance(content, str):
-        return [content]
-    return [OtherPart(content)] if content else []
 
 
 def _read_part(part: object) -> ContentPart:

@@ -1,32 +1,53 @@
-"""A chat message of Chat Completions as an `Item`, and what it has in common with messages of other protocols."""
+"""A chat message of Chat Completions as an `Item`, what it has in common with messages of other protocols, and the
+checks of its shape."""
 
 from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import orjson
 
-from app.conversation.item import ContentPart, CountedContent, EditOperation, Item, ToolCall
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, write_large_integers_as_text
+from app.conversation.item import (
+    TOOL_RESULT_ROLES,
+    ContentPart,
+    CountedContent,
+    EditOperation,
+    Item,
+    ToolCall,
+    may_precede_tool_result,
+)
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep, write_large_integers_as_text
 from app.conversation.json_text import encode_compact_json
-from app.dialects.body.canonical_message import belongs_to_skeleton, canonicalize_answer_text, canonicalize_message
-from app.dialects.body.counted_content import PLAIN_MESSAGE_FIELDS, build_counted_content, list_attachments
+from app.conversation.names import MAX_NAME_CHARS, is_valid_name
+from app.dialects.body.canonical_message import canonicalize_answer_text, canonicalize_message
+from app.dialects.body.counted_content import build_counted_content, list_attachments
 from app.dialects.body.message_edits import apply_edit_operations
 from app.dialects.body.message_fields import REASONING_FIELDS, extract_text, extract_tool_calls, is_reasoning_part
 from app.errors import InvalidRequest
 
 _REASONING_BLOCK: Final = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 
+MESSAGE_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+
+MessageFault = tuple[str, str, str]
+"""The field, the complaint (to be read after the message's position), and the error code."""
+_TOO_DEEP_FAULT: Final[MessageFault] = "", f" {TOO_DEEP_MESSAGE}", "invalid_value"
+
 
 class BodyMessage(Item):
     """A message of any protocol. All that the core reads of it is read from the body of a chat message, so a message is
     the same message whichever protocol it came in."""
 
-    __slots__ = ("_body",)
-    _body: dict[str, Any] | None
+    __slots__ = ("_body", "_canonical_form")
+
+    def __init__(self, raw: bytes, body: dict[str, Any] | None = None) -> None:
+        self.raw = raw
+        self._body = body
+        self._canonical_form: bytes | None = b""
+        """Empty until it is built: no canonical form is empty."""
 
     @property
     @abstractmethod
@@ -94,11 +115,7 @@ class BodyMessage(Item):
 
     @property
     def counted_content(self) -> CountedContent:
-        body = self._body or self.body
-        role, content = body.get("role"), body.get("content")
-        if isinstance(role, str) and isinstance(content, str) and body.keys() <= PLAIN_MESSAGE_FIELDS:
-            return CountedContent(role, content)
-        return build_counted_content(body)
+        return build_counted_content(self._body or self.body)
 
     @property
     def attachments(self) -> list[ContentPart]:
@@ -106,7 +123,10 @@ class BodyMessage(Item):
 
     @property
     def canonical_form(self) -> bytes | None:
-        return canonicalize_message(self._body or self.body)
+        # A turn reads it several times, and it takes a walk through the whole text.
+        if self._canonical_form == b"":
+            self._canonical_form = canonicalize_message(self._body or self.body)
+        return self._canonical_form
 
     @property
     def canonical_note(self) -> bytes:
@@ -114,7 +134,9 @@ class BodyMessage(Item):
 
     @property
     def is_in_skeleton(self) -> bool:
-        return belongs_to_skeleton(self._body or self.body)
+        body = self._body or self.body
+        role = body.get("role")
+        return role == "user" or (role == "assistant" and not extract_tool_calls(body))
 
     @property
     def canonical_answer(self) -> str:
@@ -125,10 +147,6 @@ class ChatMessage(BodyMessage):
     """A chat message: its JSON text exactly as it came, decoded when something of it is first read."""
 
     __slots__ = ()
-
-    def __init__(self, raw: bytes, body: dict[str, Any] | None = None) -> None:
-        self.raw = raw
-        self._body = body
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Self:
@@ -181,6 +199,68 @@ def decode_body(message: Item) -> dict[str, Any]:
     """
     assert isinstance(message, BodyMessage)
     return message.body
+
+
+def check_messages(
+    messages: Iterable[Item],
+    *,
+    first_index: int,
+    may_begin_with_result: bool,
+    format_position: Callable[[int], str] = "messages[{}]".format,
+) -> None:
+    """Checks the shape of the new messages of a request, or of the messages of a file, before they are stored. The
+    provider checks everything else.
+
+    Args:
+        messages: in order.
+        first_index: the index of the first of them in the request's `messages`.
+        may_begin_with_result: whether the message before them is an assistant message with tool calls, or a tool
+            result. Then the first message may be a tool result.
+        format_position: returns the name of the message with an index, for errors.
+
+    Raises:
+        InvalidRequest: names the message and the field.
+    """
+    before: Item | None = None
+    for index, message in enumerate(messages, start=first_index):
+        body = decode_body(message)
+        # The count of brackets is cheap and clears most messages without a walk through the decoded body.
+        fault = _TOO_DEEP_FAULT if may_be_too_deep(message.raw) and is_too_deep(body) else _find_fault(body)
+        if fault is None and body["role"] in TOOL_RESULT_ROLES:
+            may_follow = may_begin_with_result if before is None else may_precede_tool_result(before)
+            complaint = f" has role {body['role']!r} but does not follow an assistant message with 'tool_calls'."
+            fault = None if may_follow else (".role", complaint, "invalid_value")
+        if fault is not None:
+            field, complaint, code = fault
+            where = format_position(index)
+            raise InvalidRequest(where + complaint, code=code, param=where + field)
+        before = message
+
+
+def _find_fault(body: Mapping[str, Any]) -> MessageFault | None:
+    """Returns what is wrong with a message by itself."""
+    role = body.get("role")
+    if role not in MESSAGE_ROLES:
+        return ".role", f".role must be one of {', '.join(MESSAGE_ROLES)}.", "invalid_value"
+    content = body.get("content")
+    if isinstance(content, list):
+        for part_index, part in enumerate(content):
+            if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+                field = f".content[{part_index}]"
+                return field, f"{field} must be an object with a string 'type'.", "invalid_type"
+    elif content is not None and not isinstance(content, str):
+        return ".content", ".content must be a string, an array of content parts, or null.", "invalid_type"
+    calls = body.get("tool_calls")
+    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+        return ".tool_calls", ".tool_calls must be an array of objects.", "invalid_type"
+    name = body.get("name")
+    if isinstance(name, str) and name and not is_valid_name(name):
+        complaint = f".name must have at most {MAX_NAME_CHARS} characters, and no control characters."
+        return ".name", complaint, "invalid_value"
+    if role == "tool" and not isinstance(body.get("tool_call_id"), str):
+        complaint = ".tool_call_id must be the id of the tool call that this result answers."
+        return ".tool_call_id", complaint, "missing_required_parameter"
+    return None
 
 
 def strip_reasoning(text: str) -> str:

@@ -31,12 +31,6 @@ class ChoiceCollector:
         has_text = any(self.text_pieces) or any(self.text_fields.get("refusal", ()))
         return bool(has_text or self.content_parts or self.tool_calls or self.function_call or self.audio_id)
 
-    def add_text(self, text: str) -> None:
-        if self.content_parts:
-            self.content_parts.append({"type": "text", "text": text})
-        else:
-            self.text_pieces.append(text)
-
     def add_delta(self, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
             if value is None:
@@ -46,7 +40,10 @@ class ChoiceCollector:
             elif key == "role":
                 self.role = self.role or str(value)
             elif key == "tool_calls" and isinstance(value, list):
-                self._add_call_fragments([fragment for fragment in value if isinstance(fragment, dict)])
+                for fragment in value:
+                    if isinstance(fragment, dict):
+                        self.tool_calls = self.tool_calls or ToolCallCollector()
+                        self.tool_calls.add_fragment(fragment)
             elif key == "function_call" and isinstance(value, dict):
                 self._add_function_call(value)
             elif key == "audio" and isinstance(value, dict):
@@ -75,12 +72,6 @@ class ChoiceCollector:
             message["audio"] = {"id": self.audio_id}
         return message
 
-    def _add_call_fragments(self, fragments: list[dict[str, Any]]) -> None:
-        for fragment in fragments:
-            if self.tool_calls is None:
-                self.tool_calls = ToolCallCollector()
-            self.tool_calls.add_fragment(fragment)
-
     def _build_content(self) -> str | list[Any] | None:
         if self.content_parts:
             if all(isinstance(part, dict) and part.get("type") == "text" for part in self.content_parts):
@@ -95,7 +86,10 @@ class ChoiceCollector:
 
     def _add_content(self, value: Any) -> None:
         if isinstance(value, str):
-            self.add_text(value)
+            if self.content_parts:
+                self.content_parts.append({"type": "text", "text": value})
+            else:
+                self.text_pieces.append(value)
             return
         if self.text_pieces and not self.content_parts:
             text = "".join(self.text_pieces)

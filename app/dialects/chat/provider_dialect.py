@@ -24,9 +24,7 @@ class ChatProviderDialect(ProviderDialect):
     client_protocol = "chat"
     messages_field = "messages"
     answer_name = "a chat completion"
-
-    def make_decoder(self, source_name: str = "upstream") -> ChatStreamDecoder:
-        return ChatStreamDecoder(source_name)
+    make_decoder = ChatStreamDecoder
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
         if not data.strip():

@@ -34,13 +34,14 @@ class ChatStreamDecoder(AnswerDecoder):
         usage: the last one reported, with integers beyond 64 bits as floats; None if there was none.
         error_data: the data with a top-level `error`, or of an error object; None if there was none.
         chunk_count: how many chunks were added.
+        first_choice: choice 0, as far as it has come.
     """
 
     protocol = "openai"
 
     def __init__(self, source_name: str = "upstream") -> None:
         super().__init__(source_name)
-        self._first_choice = ChoiceCollector()
+        self.first_choice = ChoiceCollector()
         self._further_choices: dict[int, ChoiceCollector] = {}
         self._has_split_surrogates = False
         """Whether halves of surrogate pairs have come. They cannot be encoded as UTF-8, so they must be joined
@@ -57,7 +58,27 @@ class ChatStreamDecoder(AnswerDecoder):
             UpstreamUnavailable: the data is not a JSON object.
         """
         self.chunk_count += 1
-        return self._add_answer(data)
+        chunk, is_lenient = decode_leniently(data, repr(self._source_name))
+        self._has_split_surrogates = self._has_split_surrogates or is_lenient
+        fields = join_surrogates(chunk) if is_lenient else chunk
+        error = fields if fields.get("object") == "error" else fields.get("error")
+        if error is not None:
+            self.error_data = data
+        if self.id is None:
+            completion_id, model = fields.get("id"), fields.get("model")
+            self.id = completion_id if isinstance(completion_id, str) and completion_id else None
+            if self.model is None and isinstance(model, str):
+                self.model = model or None
+        usage, x_groq = fields.get("usage"), fields.get("x_groq")
+        if not usage or not isinstance(usage, dict):
+            usage = x_groq.get("usage") if isinstance(x_groq, dict) else None
+        if isinstance(usage, dict):
+            self.usage = usage
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                self._add_choice(choice)
+        return bool(choices)
 
     def add_whole(self, body: bytes) -> None:
         self.add_chunk(body)
@@ -117,7 +138,7 @@ class ChatStreamDecoder(AnswerDecoder):
             for number, logprobs in _read_logprobs(data):
                 self._waiting_logprobs.setdefault(number, []).extend(logprobs)
         values: list[AnswerValue] = []
-        for number, choice in ((0, self._first_choice), *self._further_choices.items()):
+        for number, choice in ((0, self.first_choice), *self._further_choices.items()):
             if (reader := self._values.get(number)) is None:
                 reader = self._values[number] = ChoiceValues(choice, number, tells_others=self.tells_others)
             values += reader.read_new(
@@ -125,79 +146,36 @@ class ChatStreamDecoder(AnswerDecoder):
             )
         return values
 
-    @property
-    def first_choice(self) -> ChoiceCollector:
-        """Choice 0, as far as it has come."""
-        return self._first_choice
-
-    def build_message(self) -> dict[str, Any]:
-        """Returns the assistant message of choice 0 as a client sends it back."""
-        return self._build_choice_message(self._first_choice)
+    def build_message(self, choice: ChoiceCollector | None = None) -> dict[str, Any]:
+        """Returns the assistant message of a choice, or else of choice 0, as a client sends it back."""
+        message = (choice or self.first_choice).build_message()
+        return join_surrogates(message) if self._has_split_surrogates else message
 
     def build_item(self) -> ChatMessage:
         return ChatMessage.from_body(self.build_message())
 
     def build_alternatives(self) -> list[dict[str, Any]]:
-        return [self._build_choice_message(self._further_choices[index]) for index in sorted(self._further_choices)]
-
-    def _build_choice_message(self, choice: ChoiceCollector) -> dict[str, Any]:
-        message = choice.build_message()
-        return join_surrogates(message) if self._has_split_surrogates else message
-
-    def _add_answer_fields(self, completion_id: object, model: object, usage: object, x_groq: object) -> None:
-        if self.id is None:
-            self.id = completion_id if isinstance(completion_id, str) and completion_id else None
-            if self.model is None and isinstance(model, str):
-                self.model = model or None
-        if not usage or not isinstance(usage, dict):
-            usage = x_groq.get("usage") if isinstance(x_groq, dict) else None
-        if isinstance(usage, dict):
-            self.usage = usage
-
-    def _find_choice_collector(self, index: int) -> ChoiceCollector:
-        if index == 0:
-            return self._first_choice
-        collector = self._further_choices.get(index)
-        if collector is None:
-            collector = self._further_choices[index] = ChoiceCollector()
-            # A choice that begins after another has ended reopens the answer.
-            self.is_complete = False
-        return collector
-
-    def _finish_choice(self, choice_collector: ChoiceCollector, reason: str) -> None:
-        choice_collector.finish_reason = reason
-        self.finish = self._first_choice.finish_reason
-        if not self._further_choices:
-            self.is_complete = True
-            return
-        self.is_complete = all(
-            choice.finish_reason is not None for choice in (self._first_choice, *self._further_choices.values())
-        )
-
-    def _add_answer(self, data: bytes) -> bool:
-        chunk, is_lenient = decode_leniently(data, repr(self._source_name))
-        self._has_split_surrogates = self._has_split_surrogates or is_lenient
-        fields = join_surrogates(chunk) if is_lenient else chunk
-        error = fields if fields.get("object") == "error" else fields.get("error")
-        if error is not None:
-            self.error_data = data
-        self._add_answer_fields(fields.get("id"), fields.get("model"), fields.get("usage"), fields.get("x_groq"))
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict):
-                self._add_choice(choice)
-        return bool(choices)
+        return [self.build_message(self._further_choices[index]) for index in sorted(self._further_choices)]
 
     def _add_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")
-        collector = self._find_choice_collector(index if isinstance(index, int) else 0)
+        collector = self.first_choice
+        if isinstance(index, int) and index != 0:
+            if index not in self._further_choices:
+                self._further_choices[index] = ChoiceCollector()
+                # A choice that begins after another has ended reopens the answer.
+                self.is_complete = False
+            collector = self._further_choices[index]
         for delta in (choice.get("delta"), choice.get("message")):
             if isinstance(delta, dict):
                 collector.add_delta(delta)
                 self.has_content = self.has_content or collector.has_content
         reason = choice.get("finish_reason")
         if reason:
-            self._finish_choice(collector, str(join_surrogates(reason) if self._has_split_surrogates else reason))
+            collector.finish_reason = str(join_surrogates(reason) if self._has_split_surrogates else reason)
+            self.finish = self.first_choice.finish_reason
+            begun = (self.first_choice, *self._further_choices.values())
+            self.is_complete = all(one.finish_reason is not None for one in begun)
 
 
 def _read_logprobs(data: bytes) -> Iterator[tuple[int, list[Any]]]:

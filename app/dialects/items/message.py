@@ -34,10 +34,6 @@ class ResponsesMessage(BodyMessage):
 
     __slots__ = ()
 
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-        self._body = None
-
     @classmethod
     def from_items(cls, items: Sequence[dict[str, Any] | str]) -> Self:
         """Returns a message that the gateway makes itself."""

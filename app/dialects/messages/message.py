@@ -41,10 +41,6 @@ class MessagesMessage(BodyMessage):
 
     __slots__ = ()
 
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-        self._body = None
-
     @classmethod
     def from_native(cls, raw_message: bytes) -> Self:
         """Returns the message of an API message, with its bytes."""

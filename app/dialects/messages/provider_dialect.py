@@ -41,9 +41,7 @@ class MessagesProviderDialect(ProviderDialect):
     messages_field = "messages"
     answer_name = "a message of the Messages API"
     forwards_query = True
-
-    def make_decoder(self, source_name: str = "upstream") -> MessagesStreamDecoder:
-        return MessagesStreamDecoder(source_name)
+    make_decoder = MessagesStreamDecoder
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
         return starts_message(data, name)

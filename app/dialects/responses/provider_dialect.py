@@ -23,9 +23,7 @@ class ResponsesProviderDialect(ProviderDialect):
     protocol = client_protocol = "responses"
     messages_field = "input"
     answer_name = "a response of the Responses API"
-
-    def make_decoder(self, source_name: str = "upstream") -> ResponsesStreamDecoder:
-        return ResponsesStreamDecoder(source_name)
+    make_decoder = ResponsesStreamDecoder
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
         return starts_response(data, name)

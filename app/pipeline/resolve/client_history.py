@@ -19,7 +19,7 @@ from app.conversation.identity import (
     compute_start_position,
 )
 from app.conversation.item import INSTRUCTION_ROLES, Item, count_item_bytes
-from app.dialects.body.message_checks import check_messages
+from app.dialects.body.message import check_messages
 from app.dialects.item_decoding import decode_item, is_instructions_field, may_be_answer
 from app.dialects.missing_tool_results import has_missing_tool_results, may_have_tool_calls
 from app.pipeline.turn.chat_request import ChatRequest

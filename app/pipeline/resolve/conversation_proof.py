@@ -86,7 +86,7 @@ class ConversationProver:
             found = (
                 await client_history.compute_fingerprints(index, scopes)
                 if number < NEWEST_ANSWERS
-                else [scope.compute_link_fingerprint(positions[index]) for scope in scopes]
+                else [scope.compute_fingerprint("link", positions[index].link) for scope in scopes]
             )
             for one in found:
                 fingerprints.setdefault(one.digest, (index, one))
@@ -113,7 +113,7 @@ class ConversationProver:
         # An assistant message at the end may be a prefill, which is no answer of ours.
         indexes = indexes[: 2 if indexes[:1] == [len(client_history.raw_messages) - 1] else 1]
         by_digest = {
-            scope.compute_link_fingerprint(positions[index - first]).digest: index
+            scope.compute_fingerprint("link", positions[index - first].link).digest: index
             for index in indexes
             for scope in scopes
         }

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.dialects.body.canonical_message import belongs_to_skeleton, canonicalize_message
+from app.dialects.body.canonical_message import canonicalize_message
+from app.dialects.body.message import ChatMessage
 
 CALL: dict[str, Any] = {
     "role": "assistant",
@@ -166,10 +167,10 @@ def test_instructions_and_empty_answers_are_looked_through(body: dict[str, Any])
 
 
 def test_the_skeleton_holds_user_texts_and_final_answers_only() -> None:
-    assert belongs_to_skeleton(user("Hi"))
-    assert belongs_to_skeleton(answer("Hi"))
-    assert not belongs_to_skeleton(CALL)
-    assert not belongs_to_skeleton(tool("ok"))
+    assert ChatMessage.from_body(user("Hi")).is_in_skeleton
+    assert ChatMessage.from_body(answer("Hi")).is_in_skeleton
+    assert not ChatMessage.from_body(CALL).is_in_skeleton
+    assert not ChatMessage.from_body(tool("ok")).is_in_skeleton
 
 
 def test_json_nested_beyond_any_parser_is_compared_as_text() -> None:

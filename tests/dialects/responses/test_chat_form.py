@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.item import Image
-from app.dialects.body.message import ChatMessage
-from app.dialects.body.message_checks import check_messages
+from app.dialects.body.message import ChatMessage, check_messages
 from app.dialects.items.chat_form import build_chat_form
 from app.dialects.items.input_items import encode_instructions, encode_text_input
 from app.dialects.items.message import ResponsesMessage

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from app.conversation.conversation_types import Conversation
-from app.dialects.body.canonical_message import belongs_to_skeleton, canonicalize_message
+from app.dialects.body.canonical_message import canonicalize_message
+from app.dialects.body.message import ChatMessage
 from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.support.gateway import Messages, assistant, call, result, system, user, world
 from tests.support.memory_store import MemoryStore
@@ -124,7 +125,7 @@ def _truth(requests: list[list[dict[str, Any]]], answers: list[dict[str, Any]]) 
 
 
 def _form(message: dict[str, Any]) -> tuple[bytes | None, bool]:
-    return canonicalize_message(message), belongs_to_skeleton(message)
+    return canonicalize_message(message), ChatMessage.from_body(message).is_in_skeleton
 
 
 def _whole(message: dict[str, Any]) -> Reply:
