@@ -148,9 +148,9 @@ STORE: Final = (
     ),
     Mutation(
         "sealed-for-any-place",
-        "app/store/encryption/encrypted_store.py",
-        'return orjson.dumps(("concertina", kind, tenant, *names))',
-        'return orjson.dumps(("concertina", kind))',
+        "app/store/encryption/cipher.py",
+        'return orjson.dumps(("concertina", *place))',
+        'return orjson.dumps(("concertina", place[0]))',
         (
             "tests/store/encryption/test_encrypted_store.py::test_what_another_tenant_said_is_not_read_in_ones_own_name[memory]",
         ),
