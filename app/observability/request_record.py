@@ -170,17 +170,12 @@ class RequestRecord(msgspec.Struct):
 
     def end_step(self, step: RequestStep) -> None:
         """Ends a step now."""
-        step.end(self.seconds())
+        step.ended_at = self.seconds()
 
     def add_step(self, name: StepName, started_at: float, detail: dict[str, Any] | None = None) -> None:
         """Adds a step that ends now."""
         if len(self.steps) < MAX_STEPS:
             self.steps.append(RequestStep(name, started_at, self.seconds(), detail or {}))
-
-    def forget(self) -> None:
-        """Drops what was recorded. Timers that the request has set, such as that of its idle connection, keep the
-        context in which this record is."""
-        self.steps, self.turn = [], None
 
 
 class EndedRequest(msgspec.Struct, frozen=True, array_like=True):
