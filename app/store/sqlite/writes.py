@@ -7,7 +7,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import astuple, replace
 
@@ -54,10 +54,14 @@ def write_log_append(connection: sqlite3.Connection, write: LogAppend, now: date
     # The usual case is one statement. Versions must first be compared with the stored redactions.
     elif write.versions or not _try_update_head(connection, write, moment):
         write = _update_redacted_head(connection, write, moment)
+    conversation_key = (write.conversation.root, write.conversation.id)
     if write.messages:
-        connection.executemany(SQL.insert_message, _message_rows(write, moment))
+        rows = [
+            (*conversation_key, *message_values(one, moment if one.created_at is None else encode_time(one.created_at)))
+            for one in write.messages
+        ]
+        connection.executemany(SQL.insert_message, rows)
     if write.versions:
-        conversation_key = (write.conversation.root, write.conversation.id)
         connection.executemany(
             SQL.insert_version, [(*conversation_key, *client_version_values(one)) for one in write.versions]
         )
@@ -117,15 +121,6 @@ def _update_redacted_head(connection: sqlite3.Connection, write: LogAppend, stor
 
 def _try_update_head(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> bool:
     return connection.execute(SQL.update_head, head_update_values(write, stored_now)).rowcount == 1
-
-
-def _message_rows(write: LogAppend, stored_now: str) -> list[tuple[Any, ...]]:
-    """Returns the values of `MESSAGE_INSERT_COLUMNS` for each message of an append."""
-    key = (write.conversation.root, write.conversation.id)
-    return [
-        (*key, *message_values(entry, stored_now if entry.created_at is None else encode_time(entry.created_at)))
-        for entry in write.messages
-    ]
 
 
 def build_fence_query(fence: Lease, now: datetime) -> Statement:
