@@ -881,8 +881,8 @@ TRUST: Final = (
     Mutation(
         "full-disk-unnoticed",
         "app/store/measured_store.py",
-        "self._clock() - self._failing_since >= UNREADY_SECONDS",
-        "self._clock() - self._failing_since < 0",
+        "self._clock() - self.failing_since >= UNREADY_SECONDS",
+        "self._clock() - self.failing_since < 0",
         ("tests/store/test_write_health.py::test_a_full_disk_is_told_once_and_after_a_minute_by_the_readiness",),
         "A gateway whose disk is full stays in the load balancer for ever.",
     ),
