@@ -58,7 +58,7 @@ STORE: Final = (
     ),
     Mutation(
         "summaries-of-strangers",
-        "app/store/sqlite/reads.py",
+        "app/store/sqlite/jobs.py",
         "WHERE k.root = ?1 AND k.tenant = ?3 {beginning}",
         "WHERE k.root = ?1 AND k.tenant IN (k.tenant, ?3) {beginning}",
         (f"{GUARDS}::test_a_stranger_finds_and_changes_nothing[sqlite-read_chunks_on_path]",),
@@ -74,7 +74,7 @@ STORE: Final = (
     ),
     Mutation(
         "fence-without-token",
-        "app/store/sqlite/writes.py",
+        "app/store/sqlite/jobs.py",
         "AND holder = ? AND token = ? AND expires_at > ?",
         "AND holder = ? AND token IN (token, ?) AND expires_at > ?",
         (f"{GUARDS}::test_of_appends_at_once_those_whose_lease_was_lost_are_not_written[sqlite-False-claim_again]",),
@@ -82,7 +82,7 @@ STORE: Final = (
     ),
     Mutation(
         "fence-without-expiry",
-        "app/store/sqlite/writes.py",
+        "app/store/sqlite/jobs.py",
         "AND holder = ? AND token = ? AND expires_at > ?",
         "AND holder = ? AND token = ? AND expires_at IN (expires_at, ?)",
         (f"{GUARDS}::test_of_appends_at_once_those_whose_lease_was_lost_are_not_written[sqlite-False-let_expire]",),
