@@ -295,21 +295,19 @@ def timed_step(
         function: Callable[Parameters, Coroutine[Any, Any, Result]],
     ) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
         @functools.wraps(function)
-        def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Result]:
+        async def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
             work = function(*args, **kwargs)
-            if (record := _current.get()) is not None:
-                work = _time_step(record, name, work)
-            return work if span is None else trace_work(span, work)
+            if span is not None:
+                work = trace_work(span, work)
+            record = _current.get()
+            if record is None:
+                return await work
+            step = record.begin_step(name)
+            try:
+                return await work
+            finally:
+                step.ended_at = record.seconds()
 
         return run
 
     return decorate
-
-
-async def _time_step(record: RequestRecord, name: StepName, work: Coroutine[Any, Any, Result]) -> Result:
-    """Runs work as a step of a request's timeline."""
-    step = record.begin_step(name)
-    try:
-        return await work
-    finally:
-        record.end_step(step)
