@@ -34,7 +34,6 @@ from app.store.search.term_ranking import hash_tenant_scope
 from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
 from app.store.sqlite import jobs, term_index
-from app.store.sqlite.checkpoints import CHECKPOINT_SECONDS, copy_write_ahead_log, truncate_write_ahead_log
 from app.store.sqlite.threads import (
     DatabaseThread,
     SqliteOptions,
@@ -232,16 +231,16 @@ class SqliteStore(SqlStore):
     async def _truncate_write_ahead_log(self) -> None:
         """Empties the write-ahead log, which may hold erased text."""
         # In the thread of the other checkpoints: SQLite refuses a second one at the same time.
-        await self._checkpoint_thread.submit(truncate_write_ahead_log)
+        await self._checkpoint_thread.submit(jobs.truncate_write_ahead_log)
 
     def _schedule_checkpoint(self) -> None:
         """Called after each commit."""
         if self._checkpoint_timer is None:
             loop = asyncio.get_running_loop()
-            self._checkpoint_timer = loop.call_later(CHECKPOINT_SECONDS, self._start_checkpoint)
+            self._checkpoint_timer = loop.call_later(jobs.CHECKPOINT_SECONDS, self._start_checkpoint)
 
     def _start_checkpoint(self) -> None:
-        self._checkpoint_thread.submit(copy_write_ahead_log).add_done_callback(self._forget_checkpoint)
+        self._checkpoint_thread.submit(jobs.copy_write_ahead_log).add_done_callback(self._forget_checkpoint)
 
     def _forget_checkpoint(self, _: asyncio.Future[None]) -> None:
         self._checkpoint_timer = None
