@@ -66,17 +66,22 @@ def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str
         InvalidRequest: a field or a header is invalid; `param` names the place.
     """
     context = _parse_context_options(fields)
+    policy = headers.get("x-context-policy")
     conversation_id, is_chat_ui = _parse_conversation_id(fields, headers)
+    context_mode = _parse_header_choice(headers, "x-context-mode", CONTEXT_MODES, "auto")
+    if context_mode == "auto" and headers.get(CHAT_TASK_HEADER):
+        # A chat UI's side task, such as a title to make, has the chat's id but is no part of its conversation.
+        context_mode = "stateless"
     return {
         "is_retry": headers.get(RETRY_HEADER, "0") not in ("", "0"),
-        "policy": _parse_policy_header(headers) or context.get("policy"),
+        "policy": check_name(policy, "X-Context-Policy") if policy else context.get("policy"),
         "recall": context.get("recall"),
         "pin_indexes": context.get("pin", ()),
         "compaction": CompactionOptions(context.get("summarize", "auto"), instructions=context.get("instructions")),
         "conversation_id": conversation_id,
         "is_chat_ui": is_chat_ui,
         "conversation_hints": _parse_session_hints(fields, headers),
-        "context_mode": _parse_context_mode(headers),
+        "context_mode": context_mode,
         "context_detail": _parse_header_choice(headers, DETAIL_HEADER, CONTEXT_DETAILS, "full"),
         "event_style": _parse_header_choice(headers, "x-context-events", EVENT_STYLES, "chunk"),
         "forwarded_headers": {name: headers[name] for name in FORWARDED_HEADERS if name in headers},
@@ -109,11 +114,6 @@ def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, st
     return None, False
 
 
-def _parse_policy_header(headers: Mapping[str, str]) -> str | None:
-    policy = headers.get("x-context-policy")
-    return check_name(policy, "X-Context-Policy") if policy else None
-
-
 def _parse_session_hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
     """Returns the session ids that a client sends for its own purposes, by the name of the header or field."""
     hints: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS}
@@ -132,13 +132,6 @@ def _parse_session_id(user_id: object) -> object:
     except orjson.JSONDecodeError:
         return None
     return decoded.get("session_id") if isinstance(decoded, dict) else None
-
-
-def _parse_context_mode(headers: Mapping[str, str]) -> ContextMode:
-    """Returns the context mode. A chat UI's side task, such as a title to make, is stateless: it has the chat's id but
-    is no part of its conversation."""
-    mode: ContextMode = _parse_header_choice(headers, "x-context-mode", CONTEXT_MODES, "auto")
-    return "stateless" if mode == "auto" and headers.get(CHAT_TASK_HEADER) else mode
 
 
 def _validate_conversation_id(value: object, param: str) -> str:

@@ -107,6 +107,7 @@ class Gateway:
         self.settings = settings
         self.dependencies = dependencies
         self.now = dependencies.now
+        self.unix_seconds = lambda: dependencies.now().timestamp()
         self.metrics = build_metrics(settings, metrics_folder)
         self.tracing = build_tracing(settings)
         self.overview = build_overview(settings, self.metrics)
@@ -148,7 +149,7 @@ class Gateway:
         settings, metrics = self.settings, self.metrics
         self.message_counter = self.dependencies.create_message_counter(load_token_counter)
         self.providers = build_providers(settings)
-        self.learned_limits = build_learned_limits(settings, self.now)
+        self.learned_limits = build_learned_limits(settings, self.unix_seconds)
         self.context_windows = build_context_windows(settings, self.learned_limits)
         # One router for each purpose, so that failed summarizer calls do not open the circuit breaker for answers.
         self.router, self.summary_router = (
@@ -181,9 +182,7 @@ class Gateway:
         settings, store, counter, tasks = self.settings, self.store, self.message_counter, self.tasks
         self.message_search = MessageSearch(store)
         self.capsule_sealer = CapsuleSealer(settings.compaction.capsule_key_bytes)
-        self.view_builder = ViewBuilder(
-            store=store, message_counter=counter, unix_seconds=lambda: self.now().timestamp()
-        )
+        self.view_builder = ViewBuilder(store=store, message_counter=counter, unix_seconds=self.unix_seconds)
         self.pin_updater = PinUpdater(store=store, message_counter=counter)
         summary_generator = SummaryGenerator(
             router=self.summary_router,
@@ -262,7 +261,7 @@ class Gateway:
                     upstream_caller=self.upstream_caller,
                     window_learner=self.window_learner,
                     metrics=self.metrics,
-                    unix_seconds=lambda: self.now().timestamp(),
+                    unix_seconds=self.unix_seconds,
                 ),
                 turn_writer=self.turn_writer,
                 completion_writer=CompletionWriter(store, clock=self.now),

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Final
 
 from app.context.count.token_counter import choose_token_counter_name, load_token_counter
@@ -28,7 +27,6 @@ from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.request_checks import SIMULATED_PREFIX, parse_window_from_name
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
-from app.store.store_factory import read_utc_now
 from app.upstream.embeddings import Embedder, LocalEmbedder, ProviderEmbedder
 from app.upstream.http.aiohttp_transport import load_trusted_ca_context
 from app.upstream.http.http_client_contract import HttpTimeouts
@@ -85,10 +83,10 @@ def build_embedders(
     }
 
 
-def build_learned_limits(settings: Settings, now: Callable[[], datetime] = read_utc_now) -> LearnedLimits:
+def build_learned_limits(settings: Settings, unix_seconds: Callable[[], float] = time.time) -> LearnedLimits:
     """Builds the memory for limits that are learned from overflows."""
     addresses = {name: strip_credentials(provider.base_url) for name, provider in settings.providers.items()}
-    return LearnedLimits(addresses, now=lambda: now().timestamp())
+    return LearnedLimits(addresses, now=unix_seconds)
 
 
 def build_context_windows(settings: Settings, learned_limits: LearnedLimits) -> ContextWindows:

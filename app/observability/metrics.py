@@ -215,8 +215,9 @@ class Metrics(Collector):
             "reported": facts.reported_tokens or 0,
             "cached": facts.cached_tokens or 0,
         }
+        prompt_tokens = self._families[f.PROMPT_TOKENS]
         for kind, count in tokens.items():
-            self.counter_series(f.PROMPT_TOKENS, kind, *model_labels).inc(count)
+            prompt_tokens.labels(kind, *model_labels).inc(count)
         self.counter_series(f.COMPLETION_TOKENS, *model_labels).inc(facts.completion_tokens or 0)
         # An unknown cost is not counted as 0: the call counts as unpriced instead.
         if facts.cost_usd is not None:

@@ -170,17 +170,12 @@ class RequestRecord(msgspec.Struct):
 
     def end_step(self, step: RequestStep) -> None:
         """Ends a step now."""
-        step.end(self.seconds())
+        step.ended_at = self.seconds()
 
     def add_step(self, name: StepName, started_at: float, detail: dict[str, Any] | None = None) -> None:
         """Adds a step that ends now."""
         if len(self.steps) < MAX_STEPS:
             self.steps.append(RequestStep(name, started_at, self.seconds(), detail or {}))
-
-    def forget(self) -> None:
-        """Drops what was recorded. Timers that the request has set, such as that of its idle connection, keep the
-        context in which this record is."""
-        self.steps, self.turn = [], None
 
 
 class EndedRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -300,21 +295,19 @@ def timed_step(
         function: Callable[Parameters, Coroutine[Any, Any, Result]],
     ) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
         @functools.wraps(function)
-        def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Result]:
+        async def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
             work = function(*args, **kwargs)
-            if (record := _current.get()) is not None:
-                work = _time_step(record, name, work)
-            return work if span is None else trace_work(span, work)
+            if span is not None:
+                work = trace_work(span, work)
+            record = _current.get()
+            if record is None:
+                return await work
+            step = record.begin_step(name)
+            try:
+                return await work
+            finally:
+                step.ended_at = record.seconds()
 
         return run
 
     return decorate
-
-
-async def _time_step(record: RequestRecord, name: StepName, work: Coroutine[Any, Any, Result]) -> Result:
-    """Runs work as a step of a request's timeline."""
-    step = record.begin_step(name)
-    try:
-        return await work
-    finally:
-        record.end_step(step)

@@ -179,15 +179,14 @@ class Tracing:
 
     Args:
         tracer: starts the spans; None: no request is traced.
+
+    Attributes:
+        is_on: whether any request is traced.
     """
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer
-
-    @property
-    def is_on(self) -> bool:
-        """Whether any request is traced."""
-        return self._tracer is not None
+        self.is_on = tracer is not None
 
     def start_request_span(self, name: str, headers: RawHeaders, attributes: Attributes) -> StartedSpan:
         """Starts the span of a request, as a child of the client's span if the headers name one. A request that is not

@@ -9,11 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.conversation.conversation_types import (
-    MAX_SEQ,
     SHARED_THROUGH,
-    AnswerProof,
     Conversation,
-    IssuedAnswer,
     LogMessage,
     select_relatives,
 )
@@ -75,21 +72,6 @@ def clip_ranges_to_log(conversation: Conversation, ranges: Iterable[tuple[int, i
 def first_own_seq(conversation: Conversation) -> int:
     """Returns the first seq that a conversation's own rows can hold: the one after the last shared message."""
     return conversation.lineage[-1][1] + 1 if conversation.lineage else 0
-
-
-def list_owner_places(issued: IssuedAnswer) -> Lineage:
-    """Returns the places whose answers have the same owner as an issued answer: (conversation id, first seq that has
-    not)."""
-    own = () if issued.conversation_id is None else ((issued.conversation_id, MAX_SEQ),)
-    return (*issued.owner_lineage, *own)
-
-
-def build_proof(fingerprint: bytes, conversation: Conversation | None, seq: int | None) -> AnswerProof:
-    """Builds the proof of an issued fingerprint. An answer that was deleted or erased proves nothing: its conversation
-    must not be found by the words that were removed from it."""
-    if conversation is None or seq is None or seq in conversation.redacted_seqs:
-        return AnswerProof(fingerprint, None, -1)
-    return AnswerProof(fingerprint, conversation, seq)
 
 
 def find_gapless_leading_range(entries: Sequence[LogMessage]) -> tuple[int, int]:

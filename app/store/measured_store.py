@@ -43,26 +43,25 @@ class WriteHealth:
 
     Args:
         clock: monotonic seconds.
+
+    Attributes:
+        failing_since: when the first write of those in a row failed, by the clock; None: writes succeed.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failing_since: float | None = None
+        self.failing_since: float | None = None
         self._reason = ""
 
-    @property
-    def is_failing(self) -> bool:
-        return self._failing_since is not None
-
     def record_success(self) -> None:
-        if self._failing_since is not None:
-            self._failing_since = None
+        if self.failing_since is not None:
+            self.failing_since = None
             log.warning("the database can be written again")
 
     def record_failure(self, error: StoreUnavailable) -> None:
         self._reason = error.message
-        if self._failing_since is None:
-            self._failing_since = self._clock()
+        if self.failing_since is None:
+            self.failing_since = self._clock()
             log.warning("the database cannot be written, so answers are not stored: %s", error.message)
 
     def raise_if_failing_for_long(self) -> None:
@@ -71,14 +70,14 @@ class WriteHealth:
         Raises:
             StoreUnavailable: the last failure.
         """
-        if self._failing_since is not None and self._clock() - self._failing_since >= UNREADY_SECONDS:
+        if self.failing_since is not None and self._clock() - self.failing_since >= UNREADY_SECONDS:
             raise StoreUnavailable(f"The database cannot be written: {self._reason}")
 
 
 def measure_store(store: Store, metrics: Metrics, write_health: WriteHealth) -> Store:
     """Returns the store with each operation timed, with a count of `StoreUnavailable` for each operation, and with its
     writes watched."""
-    metrics.watch_gauge(metric_families.STORE_UNWRITABLE, lambda: int(write_health.is_failing))
+    metrics.watch_gauge(metric_families.STORE_UNWRITABLE, lambda: int(write_health.failing_since is not None))
     names = [name for name, _ in inspect.getmembers(Store, inspect.iscoroutinefunction)]
     operations = {
         name: getattr(store, name) if name in UNTIMED else _time_operation(store, name, metrics, write_health)
@@ -99,7 +98,7 @@ async def _check(
     """As `Store.check`, and fails while writes fail for long. Then it also writes: a process that is not ready gets no
     requests whose writes could show that the store can be written again."""
     info = await check()
-    if write_health.is_failing:
+    if write_health.failing_since is not None:
         with contextlib.suppress(StoreUnavailable):
             lease = await claim_lease(root=PROBE_ROOT, key=PROBE_ROOT, holder=PROBE_ROOT, seconds=PROBE_SECONDS)
             if lease is not None:
@@ -138,7 +137,7 @@ class _OperationMetrics:
             self._errors.inc()
             if self._write_health is not None:
                 self._write_health.record_failure(error)
-        elif self._write_health is not None and error is None and self._write_health.is_failing:
+        elif error is None and self._write_health is not None and self._write_health.failing_since is not None:
             self._write_health.record_success()
 
     async def run_timed(self, work: Awaitable[Result]) -> Result:

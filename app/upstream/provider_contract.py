@@ -273,14 +273,13 @@ class ModelDeployment:
     cache: CacheRule = "none"
     key: str = field(init=False, repr=False, compare=False)
     """`provider/model`: the key under which facts about it are stored."""
+    takes_cache_key: bool = field(init=False, repr=False, compare=False)
+    """Whether requests may have `prompt_cache_key`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", f"{self.provider.name}/{self.upstream_model}")
-
-
-def takes_cache_key(deployment: ModelDeployment) -> bool:
-    """Says whether requests to a deployment may have `prompt_cache_key`."""
-    return deployment.cache in ("breakpoints", "prefix") and deployment.provider.protocol != "anthropic"
+        takes_key = self.cache in ("breakpoints", "prefix") and self.provider.protocol != "anthropic"
+        object.__setattr__(self, "takes_cache_key", takes_key)
 
 
 @dataclass(frozen=True, slots=True)

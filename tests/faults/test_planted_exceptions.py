@@ -26,7 +26,7 @@ from app.store.contract.store import Store
 from app.store.contract.usage import UsageQuery
 from app.store.leases import LeaseKeeper
 from app.store.postgres import append_queue
-from app.store.sqlite import threads, writes
+from app.store.sqlite import jobs, threads
 from app.store.store_factory import create_store
 from app.store.usage_recorder import UsageRecorder
 from migrations.run import prepare_database
@@ -48,10 +48,9 @@ SHARED_CODE = list_lines(threads.run_batch_in_transaction, threads._run_in_savep
 """What a whole batch depends on: its transaction. If that fails, all of it may fail, but nobody waits for ever."""
 SQLITE_CODE = SHARED_CODE + list_lines(
     threads._run_job,
-    writes.write_log_append,
-    writes._insert_conversation,
-    writes._message_rows,
-    writes._require_lease,
+    jobs.write_log_append,
+    jobs._insert_conversation,
+    jobs._require_lease,
 )
 
 

@@ -58,7 +58,7 @@ STORE: Final = (
     ),
     Mutation(
         "summaries-of-strangers",
-        "app/store/sqlite/reads.py",
+        "app/store/sqlite/jobs.py",
         "WHERE k.root = ?1 AND k.tenant = ?3 {beginning}",
         "WHERE k.root = ?1 AND k.tenant IN (k.tenant, ?3) {beginning}",
         (f"{GUARDS}::test_a_stranger_finds_and_changes_nothing[sqlite-read_chunks_on_path]",),
@@ -74,7 +74,7 @@ STORE: Final = (
     ),
     Mutation(
         "fence-without-token",
-        "app/store/sqlite/writes.py",
+        "app/store/sqlite/jobs.py",
         "AND holder = ? AND token = ? AND expires_at > ?",
         "AND holder = ? AND token IN (token, ?) AND expires_at > ?",
         (f"{GUARDS}::test_of_appends_at_once_those_whose_lease_was_lost_are_not_written[sqlite-False-claim_again]",),
@@ -82,7 +82,7 @@ STORE: Final = (
     ),
     Mutation(
         "fence-without-expiry",
-        "app/store/sqlite/writes.py",
+        "app/store/sqlite/jobs.py",
         "AND holder = ? AND token = ? AND expires_at > ?",
         "AND holder = ? AND token = ? AND expires_at IN (expires_at, ?)",
         (f"{GUARDS}::test_of_appends_at_once_those_whose_lease_was_lost_are_not_written[sqlite-False-let_expire]",),
@@ -148,9 +148,9 @@ STORE: Final = (
     ),
     Mutation(
         "sealed-for-any-place",
-        "app/store/encryption/encrypted_store.py",
-        'return orjson.dumps(("concertina", kind, tenant, *names))',
-        'return orjson.dumps(("concertina", kind))',
+        "app/store/encryption/cipher.py",
+        'return orjson.dumps(("concertina", *place))',
+        'return orjson.dumps(("concertina", place[0]))',
         (
             "tests/store/encryption/test_encrypted_store.py::test_what_another_tenant_said_is_not_read_in_ones_own_name[memory]",
         ),
@@ -881,8 +881,8 @@ TRUST: Final = (
     Mutation(
         "full-disk-unnoticed",
         "app/store/measured_store.py",
-        "self._clock() - self._failing_since >= UNREADY_SECONDS",
-        "self._clock() - self._failing_since < 0",
+        "self._clock() - self.failing_since >= UNREADY_SECONDS",
+        "self._clock() - self.failing_since < 0",
         ("tests/store/test_write_health.py::test_a_full_disk_is_told_once_and_after_a_minute_by_the_readiness",),
         "A gateway whose disk is full stays in the load balancer for ever.",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -21,22 +20,10 @@ _TENANT_PATTERN: Final = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 class OperatorAccess:
-    """Recognises the operator's token, and chooses the tenant of an operator's request.
+    """Chooses the tenant of an operator's request."""
 
-    Args:
-        token: the operator's token; None: there is none.
-    """
-
-    def __init__(self, token: str | None, conversations: ConversationStore) -> None:
-        self._token = token.encode() if token else None
+    def __init__(self, conversations: ConversationStore) -> None:
         self._conversations = conversations
-
-    def is_token(self, credential: str) -> bool:
-        """Returns whether a credential is the operator's token. The time that this takes does not depend on how much
-        of the token is right."""
-        return self._token is not None and hmac.compare_digest(
-            credential.encode("utf-8", "surrogateescape"), self._token
-        )
 
     def choose_tenant(self, caller: Caller, headers: Mapping[str, str]) -> Caller:
         """Returns an operator with every scope, in the tenant that the header names.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,9 +47,10 @@ class BodyBudget:
         try:
             yield body
         finally:
-            self._add(sender := body.sender, -body.size)
-            if not self._sender_bytes[sender]:
-                del self._sender_bytes[sender]
+            self._held_bytes -= body.size
+            left_bytes = self._sender_bytes.pop(body.sender, 0) - body.size
+            if left_bytes:
+                self._sender_bytes[body.sender] = left_bytes
 
     def reserve(self, sender: str, size: int) -> None:
         """Counts `size` more bytes.
@@ -56,36 +58,31 @@ class BodyBudget:
         Raises:
             Overloaded: there is no room for them.
         """
-        if self._limit_bytes and (
-            self._held_bytes + size > self._limit_bytes
-            or self._sender_bytes.get(sender, 0) + size > self._sender_limit_bytes
-        ):
+        held_bytes = self._held_bytes + size
+        sender_bytes = self._sender_bytes.get(sender, 0) + size
+        if self._limit_bytes and (held_bytes > self._limit_bytes or sender_bytes > self._sender_limit_bytes):
             raise Overloaded(
                 "The gateway holds as many bytes of request bodies as it may, of all clients or of this one.",
                 hint="Try again, or raise `limits.max_concurrent_body_bytes`.",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-        self._add(sender, size)
-
-    def _add(self, sender: str, size: int) -> None:
-        self._held_bytes += size
-        self._sender_bytes[sender] = self._sender_bytes.get(sender, 0) + size
+        self._held_bytes = held_bytes
+        self._sender_bytes[sender] = sender_bytes
 
 
+@dataclass(slots=True)
 class HeldBody:
     """A body that is being read, or is in use.
 
     Attributes:
+        budget: counts the bytes of all bodies.
         sender: a tenant.
         size: how many bytes are counted for it.
     """
 
-    __slots__ = ("_budget", "sender", "size")
-
-    def __init__(self, budget: BodyBudget, sender: str) -> None:
-        self._budget = budget
-        self.sender = sender
-        self.size = 0
+    budget: BodyBudget
+    sender: str
+    size: int = 0
 
     def grow_to(self, size: int) -> None:
         """Counts the body with `size` bytes, if it is counted with fewer.
@@ -94,7 +91,7 @@ class HeldBody:
             Overloaded: there is no room for it.
         """
         if size > self.size:
-            self._budget.reserve(self.sender, size - self.size)
+            self.budget.reserve(self.sender, size - self.size)
             self.size = size
 
 

@@ -115,7 +115,8 @@ class RequestTelemetry:
         if self.keep_request is not None and scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST":
             request_id = watch.record.facts.request_id or scope.get(REQUEST_ID_SCOPE_KEY)
             self.keep_request(_build_ended_request(watch, request_id, scope["path"], duration))
-        watch.record.forget()
+        # Timers that the request has set, such as that of its idle connection, keep the context in which the record is.
+        watch.record.steps, watch.record.turn = [], None
 
     def _count_request(self, endpoint: str, watch: _ResponseObserver, duration: float) -> None:
         stream = "true" if watch.is_stream else "false"

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import msgspec
+import orjson
 
 from app.errors import StoreUnreadable
 
@@ -21,6 +22,8 @@ NONCE_BYTES: Final = 12
 """Random, as NIST SP 800-38D 8.2.2 allows for up to 2^32 texts under one key."""
 TAG_BYTES: Final = 16
 SEALED_PREFIX: Final = b"enc1:"
+Place = tuple[str, ...]
+"""Names where a text is stored: the kind of text, the tenant, then what distinguishes texts of this kind."""
 _KEY_NAME_PATTERN: Final = re.compile(rb"enc1:([A-Za-z0-9._-]{1,128}):")
 
 
@@ -44,19 +47,19 @@ class Cipher:
             self._tamper_error = import_module("cryptography.exceptions").InvalidTag
             self._keys = {name: aesgcm(key) for name, key in keys.items()}
 
-    def seal(self, plain: bytes, place: bytes) -> bytes:
+    def seal(self, plain: bytes, place: Place) -> bytes:
         """Returns a text in the form in which it is stored.
 
         Args:
-            place: names where the text is stored (the associated data). It can be decrypted for no other place.
+            place: where the text is stored. It can be decrypted for no other place.
         """
         if self.active_key is None:
             return plain
         nonce = self._random_bytes(NONCE_BYTES)
-        sealed = nonce + self._keys[self.active_key].encrypt(nonce, plain, place)
+        sealed = nonce + self._keys[self.active_key].encrypt(nonce, plain, _encode_place(place))
         return b"%b%b:%b" % (SEALED_PREFIX, self.active_key.encode(), b2a_base64(sealed, newline=False))
 
-    def unseal(self, stored: bytes, place: bytes) -> bytes:
+    def unseal(self, stored: bytes, place: Place) -> bytes:
         """Returns the text that was stored at a place. Plain text, also if it only looks sealed, is returned itself.
 
         Raises:
@@ -80,10 +83,15 @@ class Cipher:
                 hint=f"Add it as `encryption.keys.{name}`; after `concertina reencrypt` it is not needed.",
             )
         try:
-            plain: bytes = key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
+            plain: bytes = key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], _encode_place(place))
         except self._tamper_error as error:
             raise StoreUnreadable(
                 f"Stored data cannot be decrypted with the key {name!r}: it was altered or moved, "
                 "or another key has this name now."
             ) from error
         return plain
+
+
+def _encode_place(place: Place) -> bytes:
+    """Returns a place as AES-GCM takes it: the associated data."""
+    return orjson.dumps(("concertina", *place))

@@ -39,7 +39,7 @@ from app.store.contract.conversations import (
     SearchHit,
 )
 from app.store.contract.store import Store
-from app.store.encryption.cipher import SEALED_PREFIX, Cipher
+from app.store.encryption.cipher import SEALED_PREFIX, Cipher, Place
 from app.store.search.unindexed_search import UnindexedSearch
 
 Value = TypeVar("Value")
@@ -198,14 +198,14 @@ class _Sealing:
     """Converts fields to the form in which they are stored. An empty field has no text and stays as it is."""
 
     def __init__(self, cipher: Cipher) -> None:
-        self.text: Callable[[bytes, bytes], bytes] = cipher.seal
+        self.text: Callable[[bytes, Place], bytes] = cipher.seal
 
-    def convert_json(self, value: Any, place: bytes) -> Any:
+    def convert_json(self, value: Any, place: Place) -> Any:
         return {SEALED_JSON_KEY: self.text(orjson.dumps(dict(value)), place).decode()} if value else value
 
     convert_state = convert_json
 
-    def convert_list(self, texts: tuple[str, ...], place: bytes) -> tuple[str, ...]:
+    def convert_list(self, texts: tuple[str, ...], place: Place) -> tuple[str, ...]:
         return (self.text(orjson.dumps(texts), place).decode(),) if texts else texts
 
 
@@ -213,19 +213,19 @@ class _Unsealing:
     """Converts stored fields back. Plain ones stay as they are."""
 
     def __init__(self, cipher: Cipher) -> None:
-        self.text: Callable[[bytes, bytes], bytes] = cipher.unseal
+        self.text: Callable[[bytes, Place], bytes] = cipher.unseal
 
-    def convert_json(self, value: Any, place: bytes) -> Any:
+    def convert_json(self, value: Any, place: Place) -> Any:
         stored = value.get(SEALED_JSON_KEY) if value and len(value) == 1 else None
         if not isinstance(stored, str):
             return value
         plain = self.text(sealed := stored.encode(), place)
         return value if plain is sealed else orjson.loads(plain)
 
-    def convert_state(self, state: Mapping[str, Any], place: bytes) -> Any:
+    def convert_state(self, state: Mapping[str, Any], place: Place) -> Any:
         return _LazyMapping(lambda: self.convert_json(state, place)) if SEALED_JSON_KEY in state else state
 
-    def convert_list(self, texts: tuple[str, ...], place: bytes) -> tuple[str, ...]:
+    def convert_list(self, texts: tuple[str, ...], place: Place) -> tuple[str, ...]:
         if len(texts) != 1:
             return texts
         plain = self.text(sealed := texts[0].encode(), place)
@@ -250,35 +250,36 @@ class _LazyMapping(Mapping[str, Any]):
 
 def _convert(codec: _Sealing | _Unsealing, tenant: str, value: Any) -> Any:
     """Converts the encrypted fields of a struct, and those of the structs in it."""
+    place: Place
     match value:
         case LogMessage():
             link = value.link.hex()
-            raw = codec.text(value.message.raw, _build_place("body", tenant, link))
-            meta = codec.convert_json(value.meta, _build_place("meta", tenant, link))
+            raw = codec.text(value.message.raw, ("body", tenant, link))
+            meta = codec.convert_json(value.meta, ("meta", tenant, link))
             return replace(value, message=decode_item(raw), meta=meta)
         case ClientVersion(seq=seq, to_seq=to_seq, since_seq=since_seq, bodies=bodies) if bodies:
             # Not the conversation: erasing it hands its versions over to a branch.
-            place = _build_place("version", tenant, str(seq), str(to_seq), str(since_seq))
+            place = ("version", tenant, str(seq), str(to_seq), str(since_seq))
             texts = codec.convert_list(tuple(body.decode() for body in bodies), place)
             return replace(value, bodies=tuple(text.encode() for text in texts))
         case Summary():
             # Not the revision, since the store assigns its number. "chunk" is part of what is stored: another word
             # would make all summaries unreadable.
-            place = _build_place("chunk", tenant, value.from_link.hex(), value.to_link.hex(), value.id)
+            place = ("chunk", tenant, value.from_link.hex(), value.to_link.hex(), value.id)
             return replace(value, text=codec.text(value.text.encode(), place).decode())
         case Conversation():
-            place = _build_place("state", value.tenant, value.id)
+            place = ("state", value.tenant, value.id)
             state = codec.convert_state(value.state, place)
             return value if state is value.state else replace(value, state=state)
         case MessageVectors():
             # Vectors are bytes, and sealed text is text: sealed bytes are its ASCII.
-            place = _build_place("vectors", tenant, value.link.hex())
+            place = ("vectors", tenant, value.link.hex())
             return replace(value, vectors=codec.text(value.vectors, place))
         case StoredCompletion(tenant=owner, id=completion_id):
             return replace(
                 value,
-                parameters=codec.convert_json(value.parameters, _build_place("parameters", owner, completion_id)),
-                instructions=codec.convert_list(value.instructions, _build_place("instructions", owner, completion_id)),
+                parameters=codec.convert_json(value.parameters, ("parameters", owner, completion_id)),
+                instructions=codec.convert_list(value.instructions, ("instructions", owner, completion_id)),
             )
         case LinkMatch() | ConversationHit():
             conversation = _convert(codec, tenant, value.conversation)
@@ -288,7 +289,3 @@ def _convert(codec: _Sealing | _Unsealing, tenant: str, value: Any) -> Any:
         case AnswerProof():
             return replace(value, conversation=_convert(codec, tenant, value.conversation))
     return value
-
-
-def _build_place(kind: str, tenant: str, *names: str) -> bytes:
-    return orjson.dumps(("concertina", kind, tenant, *names))

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from app.conversation.conversation_types import AnswerProof, Conversation, IssuedAnswer
-from app.store.lineage import build_proof, list_owner_places
+from app.conversation.conversation_types import MAX_SEQ, AnswerProof, Conversation, IssuedAnswer
 from app.store.redaction_effects import MessageRedaction
 from app.store.sql.dialects import SqlDialect, TransactionSteps
 from app.store.sql.rows import decode_conversation, encode_lineage
 from app.store.sql.statements import SPEND_FINGERPRINT
 
 FingerprintRow = tuple[bytes, str | None, str | None, int | None, str]
-"""The values of `FINGERPRINT_COLUMNS`, then the owner's places as JSON (`lineage.list_owner_places`)."""
+"""The values of `FINGERPRINT_COLUMNS`, then the owner's places as JSON: conversation ids, each with the first seq that
+has another owner."""
 
 _LOCK_PLACES: Final = """
     SELECT count(*) FROM (
@@ -31,7 +31,8 @@ def build_fingerprint_rows(answers: Iterable[IssuedAnswer]) -> list[FingerprintR
     fingerprint that two of the answers have is spent: answers that are written together have different owners."""
     rows: dict[bytes, FingerprintRow] = {}
     for issued in answers:
-        owners = encode_lineage(list_owner_places(issued))
+        own_place = () if issued.conversation_id is None else ((issued.conversation_id, MAX_SEQ),)
+        owners = encode_lineage((*issued.owner_lineage, *own_place))
         root, seq = (None, None) if issued.conversation_id is None else (issued.root, issued.seq)
         for digest in set(issued.fingerprints):
             if digest in rows:
@@ -42,9 +43,14 @@ def build_fingerprint_rows(answers: Iterable[IssuedAnswer]) -> list[FingerprintR
 
 
 def decode_proof(row: Sequence[Any]) -> AnswerProof:
-    """Decodes a row of digest, seq, and the columns of the conversation, which are NULL if there is none."""
+    """Decodes a row of digest, seq, and the columns of the conversation, which are NULL if there is none. An answer
+    that was deleted or erased proves nothing: nobody may find its conversation by the words that were removed from it.
+    """
     digest, seq, *columns = row
-    return build_proof(digest, None if columns[0] is None else decode_conversation(columns), seq)
+    conversation = None if columns[0] is None else decode_conversation(columns)
+    if conversation is None or seq is None or seq in conversation.redacted_seqs:
+        return AnswerProof(digest, None, -1)
+    return AnswerProof(digest, conversation, seq)
 
 
 def lock_places(dialect: SqlDialect, conversation: Conversation) -> TransactionSteps[None]:

@@ -33,8 +33,7 @@ from app.store.lineage import LogSegment
 from app.store.search.term_ranking import hash_tenant_scope
 from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
-from app.store.sqlite import reads, term_index, writes
-from app.store.sqlite.checkpoints import CHECKPOINT_SECONDS, copy_write_ahead_log, truncate_write_ahead_log
+from app.store.sqlite import jobs, term_index
 from app.store.sqlite.threads import (
     DatabaseThread,
     SqliteOptions,
@@ -113,23 +112,23 @@ class SqliteStore(SqlStore):
         with_unanswered: bool = False,
     ) -> list[LinkMatch]:
         return await self._lookup_thread.submit(
-            lambda connection: reads.find_link_matches(
+            lambda connection: jobs.find_link_matches(
                 connection, tenant, root, links, named_conversation_id, with_unanswered
             )
         )
 
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
-        await self._writer_thread.submit(partial(writes.add_anchors, anchors=anchors, now=self._clock()))
+        await self._writer_thread.submit(partial(jobs.add_anchors, anchors=anchors, now=self._clock()))
 
     async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
-        return await self._lookup_thread.submit(lambda connection: reads.find_anchors(connection, digests))
+        return await self._lookup_thread.submit(lambda connection: jobs.find_anchors(connection, digests))
 
     async def issue_answer(self, issued: IssuedAnswer) -> None:
-        await self._writer_thread.submit(lambda connection: writes.issue_answer(connection, issued))
+        await self._writer_thread.submit(lambda connection: jobs.issue_answer(connection, issued))
 
     async def find_proofs(self, *, tenant: str, fingerprints: Sequence[bytes]) -> list[AnswerProof]:
         return await self._lookup_thread.submit(
-            lambda connection: reads.find_proofs(connection, tenant, list(dict.fromkeys(fingerprints)))
+            lambda connection: jobs.find_proofs(connection, tenant, list(dict.fromkeys(fingerprints)))
         )
 
     def _index_batch(
@@ -158,7 +157,7 @@ class SqliteStore(SqlStore):
 
     # Not async: the job is queued at the call, so that appends keep the order of the calls.
     def append(self, write: LogAppend) -> PendingAppend:
-        return self._writer_thread.submit(partial(writes.write_log_append, write=write, now=self._clock()))
+        return self._writer_thread.submit(partial(jobs.write_log_append, write=write, now=self._clock()))
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
         was_there = await super().erase_conversation(tenant=tenant, conversation_id=conversation_id)
@@ -198,13 +197,13 @@ class SqliteStore(SqlStore):
         with_texts: bool = True,
     ) -> list[Summary]:
         return await self._range_thread.submit(
-            lambda connection: reads.find_summaries(
+            lambda connection: jobs.find_summaries(
                 connection, tenant, root, path, links, from_link, with_texts=with_texts
             )
         )
 
     def _build_fence_query(self, fence: Lease) -> Statement:
-        return writes.build_fence_query(fence, self._clock())
+        return jobs.build_fence_query(fence, self._clock())
 
     async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._lookup_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
@@ -220,7 +219,7 @@ class SqliteStore(SqlStore):
     ) -> asyncio.Future[Result]:
         # There is one writer, so each transaction is exclusive. The generator is made inside the job: when a failed
         # batch runs again, it needs a new one.
-        return self._writer_thread.submit(lambda connection: writes.run_transaction_steps(connection, make_steps()))
+        return self._writer_thread.submit(lambda connection: jobs.run_transaction_steps(connection, make_steps()))
 
     async def scrub_deleted_data(self) -> None:
         try:
@@ -232,16 +231,16 @@ class SqliteStore(SqlStore):
     async def _truncate_write_ahead_log(self) -> None:
         """Empties the write-ahead log, which may hold erased text."""
         # In the thread of the other checkpoints: SQLite refuses a second one at the same time.
-        await self._checkpoint_thread.submit(truncate_write_ahead_log)
+        await self._checkpoint_thread.submit(jobs.truncate_write_ahead_log)
 
     def _schedule_checkpoint(self) -> None:
         """Called after each commit."""
         if self._checkpoint_timer is None:
             loop = asyncio.get_running_loop()
-            self._checkpoint_timer = loop.call_later(CHECKPOINT_SECONDS, self._start_checkpoint)
+            self._checkpoint_timer = loop.call_later(jobs.CHECKPOINT_SECONDS, self._start_checkpoint)
 
     def _start_checkpoint(self) -> None:
-        self._checkpoint_thread.submit(copy_write_ahead_log).add_done_callback(self._forget_checkpoint)
+        self._checkpoint_thread.submit(jobs.copy_write_ahead_log).add_done_callback(self._forget_checkpoint)
 
     def _forget_checkpoint(self, _: asyncio.Future[None]) -> None:
         self._checkpoint_timer = None

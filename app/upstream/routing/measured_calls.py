@@ -57,7 +57,10 @@ class MeasuredCalls:
         """
         provider = deployment.provider
         span = start_chat_span(deployment, retries) if is_recorded(current_span()) else None
-        step = self._begin_step(deployment)
+        step = None
+        if (record := current_request_record()) is not None:
+            detail = {"provider": provider.name, "model": deployment.upstream_model, "status": None, "error": None}
+            step = record.begin_step("attempt" if self._purpose == "answer" else "summary", detail)
         try:
             reply = await (provider.send(request) if span is None else span.send(provider, request))
         except UpstreamUnavailable as error:
@@ -70,8 +73,9 @@ class MeasuredCalls:
             self._record_failure(deployment, step, _status_outcome(reply.status))
             return reply if span is None else MeasuredReply(reply, span)
         assert request.times is not None
-        self._count_outcome(deployment, SUCCESS_OUTCOME, is_served=True)
-        return MeasuredReply(reply, span, partial(self._record_end, deployment, step, request.times))
+        labels = (*self._deployment_labels(deployment, is_served=True), self._purpose)
+        self._metrics.counter_series(metric_families.UPSTREAM_REQUESTS, *labels, SUCCESS_OUTCOME).inc()
+        return MeasuredReply(reply, span, partial(self._record_end, labels, step, request.times))
 
     def count_retry(self, deployment: ModelDeployment) -> None:
         self._metrics.counter_series(
@@ -90,35 +94,23 @@ class MeasuredCalls:
         labels = self._deployment_labels(deployment, is_served=False)
         self._metrics.gauge_series(metric_families.BREAKER_OPEN, *labels, self._purpose).set(float(is_open))
 
-    def _begin_step(self, deployment: ModelDeployment) -> RequestStep | None:
-        """Begins a step in the timeline of the request that this call is for; None if it is for none."""
-        record = current_request_record()
-        if record is None:
-            return None
-        detail = {"provider": deployment.provider.name, "model": deployment.upstream_model, "status": None}
-        return record.begin_step("attempt" if self._purpose == "answer" else "summary", {**detail, "error": None})
-
     def _record_failure(self, deployment: ModelDeployment, step: RequestStep | None, outcome: str) -> None:
-        self._count_outcome(deployment, outcome)
+        labels = (*self._deployment_labels(deployment, is_served=False), self._purpose)
+        self._metrics.counter_series(metric_families.UPSTREAM_REQUESTS, *labels, outcome).inc()
         if step is not None:
             step.end(self._clock(), error=outcome)
 
-    def _record_end(self, deployment: ModelDeployment, step: RequestStep | None, times: CallTimes) -> None:
-        """Records the durations of an answer that has ended, or is released."""
+    def _record_end(self, labels: tuple[str, ...], step: RequestStep | None, times: CallTimes) -> None:
+        """Records the durations of an answer that has ended, or is released. `labels` are those of the metrics."""
         ended_at = self._clock() if times.ended_at is None else times.ended_at
         if step is not None:
             step.end(ended_at, error=None if times.ended_at is not None else INTERRUPTED_OUTCOME)
         first_byte_at = ended_at if times.first_byte_at is None else times.first_byte_at
-        labels = (*self._deployment_labels(deployment, is_served=True), self._purpose)
         for family, at in (
             (metric_families.UPSTREAM_SECONDS, ended_at),
             (metric_families.UPSTREAM_FIRST_BYTE_SECONDS, first_byte_at),
         ):
             self._metrics.histogram_series(family, *labels).observe(at - times.started_at)
-
-    def _count_outcome(self, deployment: ModelDeployment, outcome: str, *, is_served: bool = False) -> None:
-        labels = self._deployment_labels(deployment, is_served=is_served)
-        self._metrics.counter_series(metric_families.UPSTREAM_REQUESTS, *labels, self._purpose, outcome).inc()
 
     def _deployment_labels(self, deployment: ModelDeployment, *, is_served: bool) -> tuple[str, str]:
         model = self._metrics.model_label(deployment.upstream_model, is_served=is_served)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.store.sqlite import backend, checkpoints
+from app.store.sqlite import jobs
 from app.store.sqlite.backend import SqliteStore
-from app.store.sqlite.checkpoints import truncate_write_ahead_log
+from app.store.sqlite.jobs import truncate_write_ahead_log
 from app.store.sqlite.threads import SqliteOptions, open_sqlite_connection
 from tests.store.example_logs import Clock, begin, fresh_tenant
 
@@ -55,7 +55,7 @@ class CheckpointThread:
 async def test_a_commit_copies_nothing_and_the_thread_copies_it_all(
     sqlite_file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "CHECKPOINT_SECONDS", NEVER_SECONDS)
+    monkeypatch.setattr(jobs, "CHECKPOINT_SECONDS", NEVER_SECONDS)
     store = SqliteStore(sqlite_file, clock=clock)
     await store.open()
     before = file_bytes(sqlite_file)
@@ -75,7 +75,7 @@ async def test_a_commit_copies_nothing_and_the_thread_copies_it_all(
 async def test_a_checkpoint_follows_each_first_commit(
     sqlite_file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(jobs, "CHECKPOINT_SECONDS", 0)
     watched = CheckpointThread()
     store = SqliteStore(sqlite_file, clock=clock, connect=watched.connect)
     await store.open()
@@ -105,7 +105,7 @@ async def test_the_log_begins_again_under_load(
     sqlite_file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint of the thread, then commits: one of them copies the rest, the next one begins the log again."""
-    monkeypatch.setattr(backend, "CHECKPOINT_SECONDS", NEVER_SECONDS)
+    monkeypatch.setattr(jobs, "CHECKPOINT_SECONDS", NEVER_SECONDS)
     limit_pages = 200
 
     def connect(path: Path, options: SqliteOptions) -> sqlite3.Connection:
@@ -131,7 +131,7 @@ async def test_the_log_begins_again_under_load(
 async def test_a_closed_store_starts_no_checkpoint(
     sqlite_file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "CHECKPOINT_SECONDS", NEVER_SECONDS)
+    monkeypatch.setattr(jobs, "CHECKPOINT_SECONDS", NEVER_SECONDS)
     store = SqliteStore(sqlite_file, clock=clock)
     await store.open()
     await begin(store, fresh_tenant(), ["user hi"])
@@ -160,7 +160,7 @@ def test_emptying_the_log_waits_for_a_checkpoint_of_another_process(
             writing.execute("ROLLBACK")
         copying_thread.join()
 
-    monkeypatch.setattr(checkpoints, "sleep", end_other_checkpoint)
+    monkeypatch.setattr(jobs, "sleep", end_other_checkpoint)
     truncate_write_ahead_log(emptying)
     assert log_bytes(sqlite_file) == 0
     end_other_checkpoint(0)

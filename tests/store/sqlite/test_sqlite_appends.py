@@ -9,8 +9,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from app.store.contract.conversations import LogAppend
+from app.store.sqlite.jobs import write_log_append
 from app.store.sqlite.threads import SqliteOptions, open_sqlite_connection, run_batch_in_transaction
-from app.store.sqlite.writes import write_log_append
 from tests.store.example_logs import NOON, beginnings, conversation_of, following, log_of
 
 
