@@ -123,11 +123,12 @@ class ConversationResolver:
             ConversationBusy: the conversation's lease was not free in time.
             StoreUnavailable: the store is unavailable, and the request needs it.
         """
-        expanded_request = await expand_item_references(
-            self._store,
-            request,
-            may_begin_with_result=request.conversation_id is not None or request.previous_response_id is not None,
-        )
+        expanded_request = request
+        if request.protocol == "responses":
+            may_begin_with_result = request.conversation_id is not None or request.previous_response_id is not None
+            expanded_request = await expand_item_references(
+                self._store, request, may_begin_with_result=may_begin_with_result
+            )
         capsule_history = await self._capsules.read_history(expanded_request)
         if capsule_history is not None:
             expanded_request = capsule_history.request
@@ -165,7 +166,7 @@ class ConversationResolver:
             is_stored = resolved_request.storage.is_stored
             resolved_request = change_storage(
                 resolved_request,
-                request_digest=await compute_retry_digest(request, client_history) if is_stored else None,
+                request_digest=await compute_retry_digest(request) if is_stored else None,
                 fingerprint_scopes=list_scopes(request),
             )
             return replace(resolved_request, warnings=describe_unstored_turn(request))
@@ -382,7 +383,7 @@ class ConversationResolver:
                 f"Conversation with id {named_conversation.id!r} not found.", param="conversation_id"
             )
         versions = await self._history_aligner.read_client_versions(conversation)
-        stored_answer = await self._stored_answers.find_retry_answer(conversation, request, client_history)
+        stored_answer = await self._stored_answers.find_retry_answer(conversation, request)
         messages: Sequence[Item] = []
         lost_answer: LogMessage | None = None
         if stored_answer is None:
@@ -436,9 +437,7 @@ class ConversationResolver:
         if request.context_mode == "auto" or request.protocol == "responses":
             messages = messages[await self._retry_detector.count_repeated_messages(request, conversation, messages) :]
         messages = put_early_outputs_first(request, messages)
-        lost_answer = await self._retry_detector.find_lost_answer(
-            request, conversation, client_history, messages, versions
-        )
+        lost_answer = await self._retry_detector.find_lost_answer(request, conversation, messages, versions)
         if lost_answer is not None or await self._retry_detector.is_unanswered_retry(conversation, messages):
             return [], lost_answer
         return messages, None
