@@ -237,7 +237,6 @@ class Gateway:
             view_builder=self.view_builder,
             store=store,
             window_learner=self.window_learner,
-            fact_writer=fact_writer,
             calibration_slopes=self.calibration_slopes,
         )
         self.search_tool_loop = SearchToolLoop(
@@ -261,6 +260,8 @@ class Gateway:
                 answer_learner=AnswerLearner(
                     upstream_caller=self.upstream_caller,
                     window_learner=self.window_learner,
+                    calibration_slopes=self.calibration_slopes,
+                    fact_writer=fact_writer,
                     metrics=self.metrics,
                     unix_seconds=lambda: self.now().timestamp(),
                 ),

@@ -14,7 +14,7 @@ from app.dialects.client_dialects import CLIENT_DIALECTS
 from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.request_body import encode_fields
 from app.pipeline.turn.chat_request import ChatRequest
-from app.upstream.provider_contract import ModelDeployment, takes_cache_key
+from app.upstream.provider_contract import ModelDeployment
 from app.upstream.quirks import fit_to_quirks
 
 
@@ -70,7 +70,7 @@ def build_upstream_body(
     if messages is None and not selected.keeps_messages:
         messages = request.raw_messages
     marks = NO_CACHE_MARKS
-    if cache_key is not None and takes_cache_key(deployment):
+    if cache_key is not None:
         fields = {"prompt_cache_key": orjson.dumps(cache_key), **fields}
     if deployment.cache in MARKED_SECTIONS:
         shown = [bytes(raw) for raw in (request.raw_messages if messages is None else messages)]

@@ -28,7 +28,6 @@ from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.turn import Turn, View, build_cache_key
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import WriteConflict
-from app.upstream.provider_contract import takes_cache_key
 
 MAX_PASSES: Final = 3
 """How many compactions one request may wait for: the first, and two more if the view is still too long."""
@@ -245,7 +244,7 @@ def _read_chat_fields(turn: Turn) -> Mapping[str, bytes]:
         fields = CLIENT_DIALECTS[turn.request.protocol].translate_to_chat(turn.request.raw_fields).fields
     except InvalidRequest:
         return {}
-    if takes_cache_key(turn.target.deployments[0]) and (key := build_cache_key(turn)) is not None:
+    if (key := build_cache_key(turn, turn.target.deployments[0])) is not None:
         return {"prompt_cache_key": orjson.dumps(key), **fields}
     return fields
 

@@ -17,7 +17,7 @@ from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.respond.answer_billing import AnswerBilling
 from app.pipeline.respond.answer_learning import AnswerLearner
 from app.pipeline.respond.turn_end import TurnEnd
-from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, REQUEST_DIGEST
+from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, REQUEST_DIGEST
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 
 
@@ -83,13 +83,16 @@ class TurnFinisher:
         # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.
         if alternatives := end.answer.build_alternatives():
             meta["alternatives"] = alternatives
+        state = self.answer_learner.learn(end)
         if has_sealed_parts(message.raw, deployment.provider.protocol):
             meta[OPAQUE_ORIGIN] = deployment.key
+            origins = resolved_request.conversation.state.get(OPAQUE_ORIGINS, [])
+            state[OPAQUE_ORIGINS] = list(dict.fromkeys((*origins, deployment.key)))
         return AnswerToStore(
             message=message,
             incomplete=not end.is_whole,
             meta=meta,
-            state=self.answer_learner.learn(end, message),
+            state=state,
             chunk_count=len(end.planned_view.outline.summaries),
             is_streamed=request.stream,
         )
