@@ -212,11 +212,9 @@ async def continues_stored_conversation(store: ConversationStore, request: ChatR
     return await store.find_conversation(tenant=tenant, conversation_id=conversation_id) is not None
 
 
-def describe_unstored_turn(request: ChatRequest) -> tuple[str, ...]:
+def describe_forgotten_response(request: ChatRequest) -> str:
     """Returns the warning that says what is kept of a response with `store: false`."""
-    if request.protocol != "responses" or request.store:
-        return ()
-    return (CONTEXT_ONLY_WARNING if request.keeps_context_only else NOTHING_KEPT_WARNING,)
+    return CONTEXT_ONLY_WARNING if request.keeps_context_only else NOTHING_KEPT_WARNING
 
 
 def merge_instructions(request: ChatRequest, own: tuple[Item, ...], stored: Sequence[str]) -> tuple[Item, ...]:
