@@ -152,7 +152,7 @@ class Pipeline:
                 view = await compaction.wait_for_view()
                 if _ends_with_compaction(request, view):
                     return await self.lone_compactions.answer_whole(turn, view, held_leases)
-            else:
+            elif view.plan.to_summarize:  # the view is over its threshold, and within its limit
                 self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
             if request.compaction.capsule_format is not None and view.shows_new_compaction:

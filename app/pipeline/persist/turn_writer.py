@@ -201,6 +201,7 @@ class TurnWriter:
         if (record := current_request_record()) is not None:
             record.answer, record.answer_id = (entry.seq, entry.link.hex()), (answer.meta or {}).get("id")
         chunk_count = max(conversation.chunk_count, answer.chunk_count)
+        hints = resolved_request.storage.conversation_hints
         write = LogAppend(
             conversation=replace(advance_head(conversation, [entry]), state=state, chunk_count=chunk_count),
             after_seq=conversation.head_seq,
@@ -209,7 +210,7 @@ class TurnWriter:
             fence=resolved_request.storage.lease,
             releases_lease=resolved_request.storage.lease is not None,
             issued=build_issued_answer(resolved_request, conversation, entry),
-            anchors=build_hint_anchors(resolved_request.storage.conversation_hints, conversation),
+            anchors=build_hint_anchors(hints, conversation) if hints else (),
         )
         shared_answer = resolved_request.shared_answer
         if shared_answer is None or shared_answer.link != entry.link or answer.incomplete:
@@ -404,8 +405,10 @@ def _build_stored_request(resolved_request: ResolvedRequest, stored_conversation
 
 def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Conversation:
     conversation = resolved_request.conversation
-    # Of a chain of responses, each answer names the next request's place: that is no name of the whole.
-    if resolved_request.names_whole and not conversation.is_named:
+    # Of a chain of responses, each answer names the next request's place (`previous_response_id`): that is no name of
+    # the whole.
+    names_whole = resolved_request.is_append or resolved_request.storage.external_id is not None
+    if resolved_request.is_named and names_whole and not conversation.is_named:
         conversation = replace(conversation, state={**conversation.state, NAMED: True})
     if has_tool_messages(resolved_request.new_messages):
         conversation = replace(conversation, state={**conversation.state, TOOL_TRAFFIC: True})
