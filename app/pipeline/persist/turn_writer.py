@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -54,6 +55,8 @@ from app.store.contract.leases import LeaseLost
 from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import LeaseKeeper
 from app.store.unwritten_fingerprints import UnwrittenFingerprints
+
+log = logging.getLogger(__name__)
 
 MAX_PIN_TRIES: Final = 5
 """How often to try to store pins while other requests change the same marks. After that the pins are dropped: they are
@@ -345,6 +348,16 @@ class TurnWriter:
             except WriteConflict:
                 continue
             return
+
+    async def erase_unanswered_question(self, question: PendingWrite) -> None:
+        """Erases the conversation of a question whose turn has failed, if it began with that question."""
+        try:
+            await self.erase_unanswered_conversation(await self.finish_question_write(question))
+        except GatewayError as error:
+            # Logged, not raised: the client must see why its turn has failed. The conversation that stays is recognised
+            # when the client retries.
+            drop_tracebacks(error)
+            log.warning("could not store or erase the question of a request that failed: %s", error.message)
 
     async def erase_unanswered_conversation(self, resolved_request: ResolvedRequest) -> None:
         """Erases a conversation that began with an unanswered question, if its client does not know its id.
