@@ -70,10 +70,9 @@ from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.answer_replay import render_stored_answer
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
-from app.pipeline.respond.context_status import ContextReport, build_context_report
+from app.pipeline.respond.context_status import ContextReport, build_context_report, log_and_trace_report
 from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery
-from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn.answer_types import Answer, StreamedAnswer
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.chat_request import ChatRequest
