@@ -18,14 +18,12 @@ from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.respond.answer_learning import AnswerLearner
-from app.pipeline.respond.context_status import ContextReport
 from app.pipeline.respond.turn_end import TurnEnd
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, REQUEST_DIGEST
 from app.pipeline.turn.token_counting import MessageCounter
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
-from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import compute_call_cost_usd, compute_prompt_cost_usd, find_price
 
 
@@ -118,9 +116,28 @@ class AnswerBilling:
 
     def bill(self, end: TurnEnd) -> None:
         """Counts an answer, and adds its tokens and cost to the usage of its key."""
-        facts = build_turn_facts(end.upstream_answer.deployment, end.report, end.usage, is_whole=end.is_whole)
+        deployment, report, usage = end.upstream_answer.deployment, end.report, end.usage
+        saved_tokens = max(0, report.log_tokens - report.prompt_tokens)
+        facts = TurnFacts(
+            provider=deployment.provider.name,
+            model=deployment.upstream_model,
+            policy=report.policy,
+            status=report.status,
+            prompt_tokens=report.prompt_tokens,
+            log_tokens=report.log_tokens,
+            pressure=report.budget.compute_limit_pressure(report.prompt_tokens),
+            saved_usd=compute_prompt_cost_usd(find_price(deployment), saved_tokens),
+            is_whole=end.is_whole,
+            has_recovered=report.recovered,
+        )
+        if usage is not None:
+            facts.reported_tokens, facts.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+            facts.completion_tokens = usage.output_tokens
+            facts.cost_usd = compute_call_cost_usd(deployment, usage)
         self.metrics.count_turn(facts)
-        record_turn(facts)
+        if (record := current_request_record()) is not None:
+            record.turn, logged = facts, record.facts
+            logged.provider, logged.cost, logged.cached = facts.provider, facts.cost_usd, facts.cached_tokens
         self.bill_usage(end)
 
     def bill_usage(self, end: TurnEnd) -> None:
@@ -155,42 +172,3 @@ class AnswerBilling:
             usage,
             compute_call_cost_usd(deployment, usage),
         )
-
-
-def build_turn_facts(
-    deployment: ModelDeployment, report: ContextReport, usage: TokenUsage | None, *, is_whole: bool
-) -> TurnFacts:
-    """Builds the metrics of an answer: tokens sent and saved, and their cost by list price. Pure.
-
-    Args:
-        deployment: the deployment that answered.
-        report: the facts that the client gets.
-        usage: the provider's usage, summed over all rounds of this answer; None if none was reported.
-        is_whole: the answer came to its end.
-    """
-    sent_tokens, log_tokens = report.prompt_tokens, report.log_tokens
-    price = find_price(deployment)
-    facts = TurnFacts(
-        provider=deployment.provider.name,
-        model=deployment.upstream_model,
-        policy=report.policy,
-        status=report.status,
-        prompt_tokens=sent_tokens,
-        log_tokens=log_tokens,
-        pressure=report.budget.compute_limit_pressure(sent_tokens),
-        saved_usd=compute_prompt_cost_usd(price, log_tokens - sent_tokens if log_tokens > sent_tokens else 0),
-        is_whole=is_whole,
-        has_recovered=report.recovered,
-    )
-    if usage is not None:
-        facts.reported_tokens, facts.cached_tokens = usage.prompt_tokens, usage.cached_tokens
-        facts.completion_tokens = usage.output_tokens
-        facts.cost_usd = compute_call_cost_usd(deployment, usage)
-    return facts
-
-
-def record_turn(facts: TurnFacts) -> None:
-    """Records the numbers of an answer for the list of requests and the log line."""
-    if (record := current_request_record()) is not None:
-        record.turn, logged = facts, record.facts
-        logged.provider, logged.cost, logged.cached = facts.provider, facts.cost_usd, facts.cached_tokens
