@@ -56,11 +56,10 @@ from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.resolve.client_history import PrefixMemory
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
-from app.pipeline.respond.answer_billing import AnswerBilling
 from app.pipeline.respond.answer_learning import AnswerLearner
 from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery
-from app.pipeline.respond.turn_finisher import TurnFinisher
+from app.pipeline.respond.turn_finisher import AnswerBilling, TurnFinisher
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.last_view_and_calibration import SLOPES_FACT, CalibrationSlopes
 from app.pipeline.view.meaning_search import MeaningSearch
@@ -236,7 +235,6 @@ class Gateway:
             view_builder=self.view_builder,
             store=store,
             window_learner=self.window_learner,
-            fact_writer=fact_writer,
             calibration_slopes=self.calibration_slopes,
         )
         self.search_tool_loop = SearchToolLoop(
@@ -260,6 +258,8 @@ class Gateway:
                 answer_learner=AnswerLearner(
                     upstream_caller=self.upstream_caller,
                     window_learner=self.window_learner,
+                    calibration_slopes=self.calibration_slopes,
+                    fact_writer=fact_writer,
                     metrics=self.metrics,
                     unix_seconds=self.unix_seconds,
                 ),

@@ -14,12 +14,12 @@ Where failures are handled. Paths begin at `app`:
   refuses. The log has moved on meanwhile: `pipeline/persist/turn_writer.py` makes a branch; it refuses an append.
 - The store is away. While the conversation is looked up: `pipeline/resolve/conversation_resolver.py`; while the view is
   planned: `_plan_view` here; both go on with the client history, and nothing is stored. While the question is written:
-  `pipeline/persist/question_write.py`; while the answer is: `pipeline/respond/response_delivery.py`; both deliver the
-  answer, and say that it is not stored. Requests that need the store (appends) get an error in all four places.
+  `_finish_question_write` here; while the answer is: `pipeline/respond/response_delivery.py`; both deliver the answer,
+  and say that it is not stored. Requests that need the store (appends) get an error in all four places.
 - A summary fails or is refused: `compaction/summary_maker.py` falls back; `pipeline/compact/turn_compaction.py` goes on
   without it.
 - The provider fails before its answer begins: `upstream/routing/router.py` retries and falls back. If nothing helps,
-  the client gets an HTTP error, and `pipeline/persist/question_write.py` erases a conversation that begins here.
+  the client gets an HTTP error, and `pipeline/persist/turn_writer.py` erases a conversation that begins here.
 - The provider says that the prompt is too long: `pipeline/call/overflow_recovery.py`. It cuts prompts silently, or
   counts otherwise than the gateway: `pipeline/respond/answer_learning.py`.
 - The provider dies in the middle of a stream: `pipeline/respond/response_delivery.py` ends it with an error event.
@@ -66,18 +66,17 @@ from app.pipeline.compact.turn_compaction import (
     may_compact,
     must_compact,
 )
-from app.pipeline.persist.question_write import QuestionWrite
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.answer_replay import render_stored_answer
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.model_context import ModelContexts
-from app.pipeline.respond.context_status import ContextReport, build_context_report
+from app.pipeline.respond.context_status import ContextReport, build_context_report, log_and_trace_report
 from app.pipeline.respond.lone_compaction import LoneCompactions
 from app.pipeline.respond.response_delivery import ResponseDelivery
-from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn.answer_types import Answer, StreamedAnswer
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.resolved_request import PendingWrite, mark_unstored
 from app.pipeline.turn.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
 from app.pipeline.view.quotations import QuotationBuilder
@@ -152,7 +151,7 @@ class Pipeline:
                 view = await compaction.wait_for_view()
                 if _ends_with_compaction(request, view):
                     return await self.lone_compactions.answer_whole(turn, view, held_leases)
-            else:
+            elif view.plan.to_summarize:  # the view is over its threshold, and within its limit
                 self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
             if request.compaction.capsule_format is not None and view.shows_new_compaction:
@@ -227,22 +226,59 @@ class Pipeline:
         return turn, view
 
     async def _call_upstream_and_write_question(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
-        """Calls the upstream while the new messages of the request are written to the store.
+        """Calls the upstream while the new messages of the request are written to the store: the model's latency hides
+        the write.
+
+        If one of the two fails or is cancelled, a conversation that begins with this request is erased: its client does
+        not know the id, and its retry would begin another one. Any other conversation keeps the new messages.
 
         Returns:
             The upstream's answer, with the view that was sent; the turn with its stored question; the view that was
             planned last.
         """
-        async with QuestionWrite(self.turn_writer, self.tasks, turn) as question_write:
+        question = self.turn_writer.start_question_write(turn.resolved_request)
+        try:
             if turn.search_tool_session is None:
                 upstream_answer, view = await self._call_upstream_with_recovery(turn, view)
             else:
                 upstream_answer, turn, view = await self._call_upstream_with_search_tool(turn, view)
-            turn = await question_write.finish(turn, upstream_answer.reply.aclose)
+            turn = await self._finish_question_write(question, turn, upstream_answer)
             if turn.request.stream and turn.search_tool_session is not None:
                 # The model may run searches before the stream has something to show, and these may fail.
                 upstream_answer = await self.search_tool_loop.start_streamed_rounds(turn, upstream_answer)
+        except BaseException:
+            # Shielded: if the client has disconnected, this task is cancelled, and a conversation of one unanswered
+            # question would stay in the store.
+            await self.tasks.run_shielded(self.turn_writer.erase_unanswered_question(question))
+            raise
         return upstream_answer, turn, view
+
+    async def _finish_question_write(self, question: PendingWrite, turn: Turn, upstream_answer: UpstreamAnswer) -> Turn:
+        """Waits until the new messages are stored.
+
+        Args:
+            turn: the turn that the upstream has answered.
+
+        Returns:
+            The turn with its conversation after the new messages. If the store is unavailable and the request does not
+            need it, the turn is marked as not stored: the model has answered already.
+
+        Raises:
+            ConversationBusy: an append lost its lease to another request.
+            StoreUnavailable: nothing was stored, and the request needs the store.
+        """
+        try:
+            resolved_request = await self.turn_writer.finish_question_write(question)
+        except BaseException as error:
+            if not isinstance(error, StoreUnavailable) or turn.resolved_request.storage.needs_store:
+                await upstream_answer.reply.aclose()  # nobody will read the reply
+                raise
+            drop_tracebacks(error)
+            resolved_request = mark_unstored(turn.resolved_request)
+        # If the provider has refused the search tool, the tool is gone since the write began.
+        if (instructions_tokens := turn.resolved_request.instructions_tokens) != resolved_request.instructions_tokens:
+            resolved_request = replace(resolved_request, instructions_tokens=instructions_tokens)
+        return replace(turn, resolved_request=resolved_request)
 
     async def _call_upstream_with_recovery(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, View]:
         """Calls the upstream. If the provider says that the prompt overflows its window, a smaller view is planned and

@@ -10,7 +10,7 @@ from app.conversation.conversation_types import LogMessage
 from app.dialects.provider_dialect import ProviderDialect
 from app.dialects.sealed_parts import list_sealed_parts
 from app.errors import StoreUnavailable
-from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest
+from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, ResolvedRequest
 from app.store.contract.conversations import ConversationStore
 from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks.field_restoration import find_messages_missing_fields, restore_missing_fields
@@ -70,7 +70,7 @@ class FieldRestorer:
         Args:
             client: the protocol of the client.
         """
-        if resolved_request.client_messages is None or OPAQUE_ORIGINS not in resolved_request.conversation.state:
+        if resolved_request.client_messages is None:
             return view_messages
         messages = [bytes(raw) for raw in (client_messages if view_messages is None else view_messages)]
         first_bare = dialect.find_bare_answer(client, messages)

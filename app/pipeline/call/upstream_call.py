@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from app.context.calibration import Calibration
-from app.conversation.conversation_types import Conversation
 from app.dialects.answer_decoding import BAD_GATEWAY
 from app.dialects.provider_dialects import PROVIDER_DIALECTS, select_queries
 from app.dialects.sealed_parts import list_sealed_parts
@@ -26,8 +25,8 @@ from app.pipeline.call.upstream_reply import (
     read_first_event_or_body,
     select_forwarded_headers,
 )
-from app.pipeline.call.upstream_request_body import build_upstream_body
-from app.pipeline.call.window_learning import ModelFactWriter, WindowLearner, replace_window
+from app.pipeline.call.upstream_request_body import UpstreamBody, build_upstream_body
+from app.pipeline.call.window_learning import WindowLearner, replace_window
 from app.pipeline.turn.chat_request import ChatRequest
 from app.pipeline.turn.last_view_and_calibration import CalibrationSlopes, read_calibration
 from app.pipeline.turn.resolved_request import OPAQUE_ORIGINS
@@ -81,7 +80,6 @@ class UpstreamCaller:
     view_builder: ViewBuilder
     store: ConversationStore
     window_learner: WindowLearner
-    fact_writer: ModelFactWriter
     calibration_slopes: CalibrationSlopes
 
     async def call(self, turn: Turn, view: View, *, can_recover: bool = True) -> UpstreamAnswer:
@@ -107,16 +105,7 @@ class UpstreamCaller:
                 sent_view = await self._fit_view_to_deployment(deployment, turn, view)
                 sent_view = replace(sent_view, fallback=deployment.key)
             sent_views[deployment.key] = sent_view
-            messages = await self._restore_messages(deployment, turn, sent_view)
-            built = build_upstream_body(
-                turn.request,
-                messages,
-                deployment,
-                sent_view.compute_lowered_output_limit(),
-                own_contents=await self._find_own_contents(deployment, turn, messages),
-                is_edited=_is_edited(turn, sent_view),
-                cache_key=build_cache_key(turn),
-            )
+            built = await self._build_body(deployment, turn, sent_view)
             if built.warnings:
                 sent_views[deployment.key] = replace(sent_view, warnings=(*sent_view.warnings, *built.warnings))
             return built.body
@@ -186,20 +175,7 @@ class UpstreamCaller:
             UpstreamUnavailable: the deployment did not answer.
         """
         await self._reserve_cost(turn, sent_view, deployment, added_tokens)
-        restored_messages = await self._restore_messages(deployment, turn, sent_view)
-        messages = [*(turn.request.raw_messages if restored_messages is None else restored_messages), *added_messages]
-        own_contents = await self._find_own_contents(deployment, turn, restored_messages)
-        if own_contents is not None:  # those of the rounds before come from this deployment
-            own_contents |= {content for raw in added_messages for content in list_sealed_parts(raw)}
-        built = build_upstream_body(
-            turn.request,
-            messages,
-            deployment,
-            sent_view.compute_lowered_output_limit(added_tokens),
-            own_contents=own_contents,
-            is_edited=_is_edited(turn, sent_view),
-            cache_key=build_cache_key(turn),
-        )
+        built = await self._build_body(deployment, turn, sent_view, added_messages, added_tokens)
 
         async def body_for(_: ModelDeployment) -> bytes:
             return built.body
@@ -216,6 +192,46 @@ class UpstreamCaller:
         if error_body is None:
             return UpstreamAnswer(reply, deployment, sent_view)
         return await _accept_reply_or_raise(reply, error_body, deployment, sent_view, stream=turn.request.stream)
+
+    async def _build_body(
+        self,
+        deployment: ModelDeployment,
+        turn: Turn,
+        sent_view: View,
+        added_messages: Sequence[bytes] = (),
+        added_tokens: int = 0,
+    ) -> UpstreamBody:
+        """Builds the body for a deployment, with what it needs of the stored answers. Arguments as of
+        `call_next_round`."""
+        request, resolved_request = turn.request, turn.resolved_request
+        state, client_messages = resolved_request.conversation.state, request.raw_messages
+        messages, restorer = sent_view.messages, FieldRestorer(self.store)
+        if OPAQUE_ORIGINS in state:
+            messages = await restorer.restore_answers(
+                PROVIDER_DIALECTS[deployment.provider.protocol],
+                request.protocol,
+                resolved_request,
+                messages,
+                client_messages,
+            )
+        if deployment.quirks.restore_fields:
+            messages = await restorer.restore_fields(deployment.quirks, resolved_request, messages, client_messages)
+        own_contents = await self._find_own_contents(deployment, turn, messages)
+        if added_messages:
+            messages = [*(client_messages if messages is None else messages), *added_messages]
+            if own_contents is not None:  # those of the rounds before come from this deployment
+                own_contents |= {content for raw in added_messages for content in list_sealed_parts(raw)}
+        return build_upstream_body(
+            request,
+            messages,
+            deployment,
+            sent_view.compute_lowered_output_limit(added_tokens),
+            own_contents=own_contents,
+            # Other messages may stand before an answer than when it was written: the gateway has shortened them, or the
+            # client has changed them.
+            is_edited=sent_view.plan.status != "full" or bool(resolved_request.shown.client_versions),
+            cache_key=build_cache_key(turn, deployment),
+        )
 
     async def _reserve_cost(
         self, turn: Turn, view: View, deployment: ModelDeployment | None = None, added_tokens: int = 0
@@ -294,27 +310,6 @@ class UpstreamCaller:
         attachments = (costs.get(one.seq, replace(one, cost_tokens=None)) for one in turn.calibration.attachments)
         return replace(learned, attachments=tuple(attachments))
 
-    def learn_slope(self, model_key: str, conversation: Conversation, calibration: Calibration) -> None:
-        """Learns a model's slope from a calibration. New conversations start with it, here and on other replicas."""
-        facts = self.calibration_slopes.learn_slope(model_key, conversation.tenant, conversation.id, calibration)
-        if facts is not None:
-            self.fact_writer.start_write(model_key, facts)
-
-    async def _restore_messages(
-        self, deployment: ModelDeployment, turn: Turn, sent_view: View
-    ) -> Sequence[bytes] | None:
-        """Returns the messages of a view with what this deployment needs of the stored answers."""
-        restorer, client_messages = FieldRestorer(self.store), turn.request.raw_messages
-        dialect = PROVIDER_DIALECTS[deployment.provider.protocol]
-        messages = await restorer.restore_answers(
-            dialect, turn.request.protocol, turn.resolved_request, sent_view.messages, client_messages
-        )
-        if deployment.quirks.restore_fields:
-            messages = await restorer.restore_fields(
-                deployment.quirks, turn.resolved_request, messages, client_messages
-            )
-        return messages
-
     async def _find_own_contents(
         self, deployment: ModelDeployment, turn: Turn, messages: Sequence[bytes] | None
     ) -> Set[str] | None:
@@ -330,12 +325,6 @@ class UpstreamCaller:
             return None
         count = len(turn.request.raw_messages if messages is None else messages)
         return await FieldRestorer(self.store).read_own_contents(resolved_request, deployment.key, count)
-
-
-def _is_edited(turn: Turn, view: View) -> bool:
-    """Returns whether other messages may stand before an answer than when it was written: shortened by the gateway, or
-    changed by the client."""
-    return view.plan.status != "full" or bool(turn.resolved_request.shown.client_versions)
 
 
 def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow | None:

@@ -70,7 +70,7 @@ def build_upstream_body(
     if messages is None and not selected.keeps_messages:
         messages = request.raw_messages
     marks = NO_CACHE_MARKS
-    if cache_key is not None and deployment.takes_cache_key:
+    if cache_key is not None:
         fields = {"prompt_cache_key": orjson.dumps(cache_key), **fields}
     if deployment.cache in MARKED_SECTIONS:
         shown = [bytes(raw) for raw in (request.raw_messages if messages is None else messages)]

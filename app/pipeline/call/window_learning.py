@@ -74,7 +74,8 @@ class WindowLearner:
         Args:
             state: `Conversation.state`.
         """
-        limit, limits = read_conversation_limit(state, model_key), self._limits
+        limits = self._limits
+        limit = read_conversation_limit(state, model_key) if CONVERSATION_LIMITS in state else None
         if (
             limit is not None
             and limit.is_in_force(limits.now())
@@ -177,9 +178,8 @@ class WindowLearner:
 
 
 def read_conversation_limit(state: Mapping[str, Any], model_key: str) -> LearnedLimit | None:
-    """Returns what a conversation has learned of a deployment."""
-    stored = state.get(CONVERSATION_LIMITS)
-    return read_learned_limit({LIMIT_FACT: stored.get(model_key)}) if stored else None
+    """Returns what a conversation that has limits has learned of a deployment."""
+    return read_learned_limit({LIMIT_FACT: state[CONVERSATION_LIMITS].get(model_key)})
 
 
 def replace_window(turn: Turn, window: ContextWindow) -> Turn:

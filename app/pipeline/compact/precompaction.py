@@ -51,17 +51,12 @@ class Precompactor:
     _running_tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     def start_due_summaries(self, turn: Turn, view: View) -> None:
-        """Starts to write the summaries that a view over its threshold needs, while the turn is answered without them.
+        """Starts to write the summaries of a view's plan, while the turn is answered without them.
 
         A new conversation or branch waits for its answer: if there is none, the conversation is erased.
         """
         conversation = turn.resolved_request.conversation
-        if (
-            not view.plan.to_summarize
-            or not may_compact(turn)
-            or turn.resolved_request.creates_conversation
-            or not self._has_room_for(conversation)
-        ):
+        if not may_compact(turn) or turn.resolved_request.creates_conversation or not self._has_room_for(conversation):
             return
         self._start(conversation, self._write_summaries(turn, view))
 
@@ -83,7 +78,10 @@ class Precompactor:
             or turn.request.compaction.summarize == "never"
         ):
             return
-        if _has_client_sliding_window(view, is_named=resolved_request.is_named):
+        # The client leaves out the oldest messages itself, and more with each turn. If it does not name the
+        # conversation, no summary of what it leaves out is shown to it; otherwise none is needed while the view shows
+        # all that the client sends.
+        if 0 in view.outline.omitted_seqs and (view.plan.shows_log_unchanged or not resolved_request.is_named):
             return
         if not self._has_room_for(conversation):
             return
@@ -170,15 +168,6 @@ class Precompactor:
         folded = [summary for summary in view.outline.summaries if summary.id in mechanical.folds]
         if len(folded) == len(mechanical.folds):
             await self.turn_compactor.rewrite_summary(turn, view, mechanical, folded)
-
-
-def _has_client_sliding_window(view: View, *, is_named: bool) -> bool:
-    """Whether the client leaves out the oldest messages itself, and a summary of the next ones would be of no use.
-
-    Such a client leaves out more with each turn. If it does not name the conversation, no summary of what it leaves out
-    is shown to it; otherwise none is needed while the view shows all that the client sends.
-    """
-    return 0 in view.outline.omitted_seqs and (view.plan.shows_log_unchanged or not is_named)
 
 
 def _is_near_compaction(view: View, asked_tokens: int, answer_tokens: int) -> bool:

@@ -244,7 +244,7 @@ def _read_chat_fields(turn: Turn) -> Mapping[str, bytes]:
         fields = CLIENT_DIALECTS[turn.request.protocol].translate_to_chat(turn.request.raw_fields).fields
     except InvalidRequest:
         return {}
-    if turn.target.deployments[0].takes_cache_key and (key := build_cache_key(turn)) is not None:
+    if (key := build_cache_key(turn, turn.target.deployments[0])) is not None:
         return {"prompt_cache_key": orjson.dumps(key), **fields}
     return fields
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -54,6 +55,8 @@ from app.store.contract.leases import LeaseLost
 from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import LeaseKeeper
 from app.store.unwritten_fingerprints import UnwrittenFingerprints
+
+log = logging.getLogger(__name__)
 
 MAX_PIN_TRIES: Final = 5
 """How often to try to store pins while other requests change the same marks. After that the pins are dropped: they are
@@ -201,6 +204,7 @@ class TurnWriter:
         if (record := current_request_record()) is not None:
             record.answer, record.answer_id = (entry.seq, entry.link.hex()), (answer.meta or {}).get("id")
         chunk_count = max(conversation.chunk_count, answer.chunk_count)
+        hints = resolved_request.storage.conversation_hints
         write = LogAppend(
             conversation=replace(advance_head(conversation, [entry]), state=state, chunk_count=chunk_count),
             after_seq=conversation.head_seq,
@@ -209,7 +213,7 @@ class TurnWriter:
             fence=resolved_request.storage.lease,
             releases_lease=resolved_request.storage.lease is not None,
             issued=build_issued_answer(resolved_request, conversation, entry),
-            anchors=build_hint_anchors(resolved_request.storage.conversation_hints, conversation),
+            anchors=build_hint_anchors(hints, conversation) if hints else (),
         )
         shared_answer = resolved_request.shared_answer
         if shared_answer is None or shared_answer.link != entry.link or answer.incomplete:
@@ -345,6 +349,16 @@ class TurnWriter:
                 continue
             return
 
+    async def erase_unanswered_question(self, question: PendingWrite) -> None:
+        """Erases the conversation of a question whose turn has failed, if it began with that question."""
+        try:
+            await self.erase_unanswered_conversation(await self.finish_question_write(question))
+        except GatewayError as error:
+            # Logged, not raised: the client must see why its turn has failed. The conversation that stays is recognised
+            # when the client retries.
+            drop_tracebacks(error)
+            log.warning("could not store or erase the question of a request that failed: %s", error.message)
+
     async def erase_unanswered_conversation(self, resolved_request: ResolvedRequest) -> None:
         """Erases a conversation that began with an unanswered question, if its client does not know its id.
 
@@ -404,8 +418,10 @@ def _build_stored_request(resolved_request: ResolvedRequest, stored_conversation
 
 def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Conversation:
     conversation = resolved_request.conversation
-    # Of a chain of responses, each answer names the next request's place: that is no name of the whole.
-    if resolved_request.names_whole and not conversation.is_named:
+    # Of a chain of responses, each answer names the next request's place (`previous_response_id`): that is no name of
+    # the whole.
+    names_whole = resolved_request.is_append or resolved_request.storage.external_id is not None
+    if resolved_request.is_named and names_whole and not conversation.is_named:
         conversation = replace(conversation, state={**conversation.state, NAMED: True})
     if has_tool_messages(resolved_request.new_messages):
         conversation = replace(conversation, state={**conversation.state, TOOL_TRAFFIC: True})

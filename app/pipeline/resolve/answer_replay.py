@@ -16,8 +16,6 @@ import msgspec
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.answer_decoding import PROTOCOL_FACTS
 from app.dialects.answer_format import StoredAnswer
-from app.pipeline.resolve.client_history import ClientHistory, build_client_history
-from app.pipeline.resolve.item_references import has_item_references
 from app.pipeline.turn.answer_types import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.turn.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest, select_context_fields
 from app.pipeline.turn.resolved_request import REDACTED, REQUEST_DIGEST
@@ -65,23 +63,11 @@ def are_same_request(one: ChatRequest, other: ChatRequest) -> bool:
     return one.body == other.body and list_distinguishing_options(one) == list_distinguishing_options(other)
 
 
-async def compute_retry_digest(request: ChatRequest, client_history: ClientHistory) -> str:
+async def compute_retry_digest(request: ChatRequest) -> str:
     """Returns 32 hex digits that name a request of one tenant, its idempotency key included. They are stored with its
-    answer.
-
-    If a digest of the messages exists already, because a long history was looked up by it, this digest stands for the
-    messages. Hashing two megabytes again would take 3 ms.
-    """
-    options, digest = (*list_distinguishing_options(request), request.idempotency_key), client_history.history_digest
-    # The messages of a request with item references are not in its body, so only the body names the request.
-    if digest is None or has_item_references(request):
-        return (await _hash_options_and_body(msgspec.json.encode(options), request.body)).hex()[:32]
-    instructions = request.raw_messages[: len(request.raw_messages) - len(client_history.raw_messages)]
-    fields = {name: raw for name, raw in request.raw_fields.items() if name != request.messages_field}
-    # The sizes make the joined parts unambiguous: no two splits of the same bytes give one digest.
-    sizes = [*map(len, instructions), *map(len, fields.values())]
-    head = msgspec.json.encode((options, [*fields], sizes))
-    return hashlib.sha256(b"".join((head, digest, *instructions, *fields.values()))).hexdigest()[:32]
+    answer."""
+    options = (*list_distinguishing_options(request), request.idempotency_key)
+    return (await _hash_options_and_body(msgspec.json.encode(options), request.body)).hex()[:32]
 
 
 async def compute_idempotency_digest(request: ChatRequest) -> bytes:
@@ -113,9 +99,7 @@ class StoredAnswers:
         self._store = store
         self._now = now
 
-    async def find_retry_answer(
-        self, conversation: Conversation, request: ChatRequest, client_history: ClientHistory
-    ) -> LogMessage | None:
+    async def find_retry_answer(self, conversation: Conversation, request: ChatRequest) -> LogMessage | None:
         """Returns the last message of a conversation, if it is the complete answer to this request; else None. Only a
         retry gets a stored answer: a request with a retry count above 0 or with an idempotency key
         (docs/decisions/0036)."""
@@ -124,7 +108,7 @@ class StoredAnswers:
         if not (request.is_retry or request.idempotency_key is not None):
             return None
         entry = await self._read_answer(conversation, conversation.head_seq)
-        is_answer = entry is not None and await self.is_answer_to(entry, request, client_history)
+        is_answer = entry is not None and await self.is_answer_to(entry, request)
         return entry if is_answer else None
 
     async def _read_answer(self, conversation: Conversation, seq: int) -> LogMessage | None:
@@ -134,7 +118,7 @@ class StoredAnswers:
         (entry,) = await self._store.read_log(conversation, seq, seq + 1)
         return None if entry.incomplete or entry.meta is None else entry
 
-    async def is_answer_to(self, entry: LogMessage, request: ChatRequest, client_history: ClientHistory) -> bool:
+    async def is_answer_to(self, entry: LogMessage, request: ChatRequest) -> bool:
         """Returns whether an answer, or the beginning of one, was made for this request or for a first attempt at it
         in the last ten minutes."""
         meta = entry.meta or {}
@@ -144,7 +128,7 @@ class StoredAnswers:
         # An answer older than the request's first attempt was made for another request with the same words.
         if entry.created_at < oldest_allowed:
             return False
-        return bool(meta[REQUEST_DIGEST] == await compute_retry_digest(request, client_history))
+        return bool(meta[REQUEST_DIGEST] == await compute_retry_digest(request))
 
     async def replay_answer(self, request: ChatRequest, conversation_id: str, seq: int | None = None) -> Answer | None:
         """Returns the stored answer to a request, as a whole answer or as a stream.
@@ -156,7 +140,7 @@ class StoredAnswers:
         if conversation is None:
             return None
         if seq is None:
-            entry = await self.find_retry_answer(conversation, request, build_client_history(request))
+            entry = await self.find_retry_answer(conversation, request)
         else:
             entry = await self._read_answer(conversation, seq)
         return None if entry is None else render_stored_answer(entry, conversation.id, request)

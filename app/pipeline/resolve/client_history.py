@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -71,8 +72,6 @@ class ClientHistory:
         self._positions: list[LinkPosition] | None = None
         self._answer_indexes: dict[int, list[int]] = {}
         self._newest_positions: list[LinkPosition] | None = None
-        self._may_contain_answer: bool | None = None
-        self._prefix_digests: list[tuple[int, bytes]] | None = None
         self.prefix_count = 0
         """How many first messages came before, byte for byte."""
         self._prefix: RememberedPrefix | None = None
@@ -98,30 +97,23 @@ class ClientHistory:
             self._tail = first, tail
         return tail[from_index - first :]
 
-    @property
+    @cached_property
     def may_contain_answer(self) -> bool:
         """Whether the history may contain an assistant message. The raw bytes are searched: a false yes costs one
         query."""
-        if self._may_contain_answer is None:
-            self._may_contain_answer = any(may_be_answer(bytes(raw)) for raw in self.raw_messages)
-        return self._may_contain_answer
+        return any(may_be_answer(bytes(raw)) for raw in self.raw_messages)
 
-    @property
+    @cached_property
     def raw_prefix_digests(self) -> list[tuple[int, bytes]]:
         """Digests of the history's raw prefixes; the last one is of the whole history. Empty for a short history."""
-        if self._prefix_digests is None:
-            self._prefix_digests = (
-                compute_prefix_digests(self.raw_messages, self._tenant)
-                if len(self.raw_messages) >= MIN_FAST_PATH_MESSAGES
-                else []
-            )
-        return self._prefix_digests
+        if len(self.raw_messages) < MIN_FAST_PATH_MESSAGES:
+            return []
+        return compute_prefix_digests(self.raw_messages, self._tenant)
 
-    @property
+    @cached_property
     def history_digest(self) -> bytes | None:
         """The digest under which the whole history is remembered; None if the history is short."""
-        digests = self.raw_prefix_digests
-        return digests[-1][1] if digests else None
+        return self.raw_prefix_digests[-1][1] if self.raw_prefix_digests else None
 
     async def compute_link_positions(self) -> list[LinkPosition]:
         """Returns the position of the chains after each message. A long history is hashed in a thread."""

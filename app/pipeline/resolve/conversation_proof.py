@@ -132,21 +132,16 @@ class ConversationProver:
         first, positions = await client_history.compute_newest_positions()
         # Messages that the chain skips have no place of their own in it, so index and seq differ. Another choice of the
         # answer has the same place and another link.
-        if (
-            index == seq
-            and not conversation.has_client_versions
-            and positions[index - first].link == await self._read_link(conversation, seq)
-        ):
-            return Proof(conversation, index, seq)
+        if index == seq and not conversation.has_client_versions:
+            link = conversation.head_link
+            if seq != conversation.head_seq:
+                (entry,) = await self._store.read_log(conversation, seq, seq + 1)
+                link = entry.link
+            if positions[index - first].link == link:
+                return Proof(conversation, index, seq)
         return Proof(
             conversation, index, seq, await self._history_aligner.align(conversation, client_history, (index, seq))
         )
-
-    async def _read_link(self, conversation: Conversation, seq: int) -> bytes:
-        if seq == conversation.head_seq:
-            return conversation.head_link
-        (entry,) = await self._store.read_log(conversation, seq, seq + 1)
-        return entry.link
 
     async def _find_proofs(self, request: ChatRequest, digests: Sequence[bytes]) -> list[AnswerProof]:
         if not digests:

@@ -34,16 +34,17 @@ from app.pipeline.resolve.client_log import HistoryAligner
 from app.pipeline.resolve.conversation_proof import ConversationProver, list_scopes
 from app.pipeline.resolve.history_resolution import HistoryResolver, PlacedHistory
 from app.pipeline.resolve.item_references import expand_item_references
-from app.pipeline.resolve.new_conversation import NewConversations
+from app.pipeline.resolve.new_conversation import FOREIGN_ANSWERS_FROM_SEQ, NewConversations
 from app.pipeline.resolve.previous_response import (
     PreviousResponseResolver,
     continues_stored_conversation,
-    describe_unstored_turn,
+    describe_forgotten_response,
     merge_instructions,
 )
 from app.pipeline.resolve.retry_detection import RetryDetector
 from app.pipeline.resolve.tool_outputs import check_outputs_against_log, put_early_outputs_first
 from app.pipeline.turn.chat_request import ChatRequest
+from app.pipeline.turn.conversation_builders import build_log_entries
 from app.pipeline.turn.resolved_request import (
     OPEN_TOOL_CALLS,
     REDACTED,
@@ -123,11 +124,12 @@ class ConversationResolver:
             ConversationBusy: the conversation's lease was not free in time.
             StoreUnavailable: the store is unavailable, and the request needs it.
         """
-        expanded_request = await expand_item_references(
-            self._store,
-            request,
-            may_begin_with_result=request.conversation_id is not None or request.previous_response_id is not None,
-        )
+        expanded_request = request
+        if request.protocol == "responses":
+            may_begin_with_result = request.conversation_id is not None or request.previous_response_id is not None
+            expanded_request = await expand_item_references(
+                self._store, request, may_begin_with_result=may_begin_with_result
+            )
         capsule_history = await self._capsules.read_history(expanded_request)
         if capsule_history is not None:
             expanded_request = capsule_history.request
@@ -162,13 +164,14 @@ class ConversationResolver:
             resolved_request = await self._resolve_with_store(
                 request, client_history, encoding, held_leases, capsule_history
             )
-            is_stored = resolved_request.storage.is_stored
-            resolved_request = change_storage(
-                resolved_request,
-                request_digest=await compute_retry_digest(request, client_history) if is_stored else None,
+            storage = replace(
+                resolved_request.storage,
+                request_digest=await compute_retry_digest(request) if resolved_request.storage.is_stored else None,
                 fingerprint_scopes=list_scopes(request),
             )
-            return replace(resolved_request, warnings=describe_unstored_turn(request))
+            is_forgotten = request.protocol == "responses" and not request.store
+            warnings = (describe_forgotten_response(request),) if is_forgotten else ()
+            return replace(resolved_request, storage=storage, warnings=warnings)
         except StoreUnavailable:
             # A request that may be an append does not bring its history: without the store, the model would answer
             # without the conversation.
@@ -317,8 +320,11 @@ class ConversationResolver:
         is_results = bool(new_messages) and all(message.role == "tool" for message in new_messages)
         mode = target.mode if is_results else "resend"
         conversation = target if target.mode == mode else replace(target, mode=mode)
-        entries = await self._new_conversations.build_log_messages(
-            conversation, [*placed.moved_messages, *new_messages]
+        entries = await build_log_entries(
+            conversation,
+            [*placed.moved_messages, *new_messages],
+            self._message_counter,
+            answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
         )
         versions, new_versions = shown.client_versions, shown.new_versions
         if placed.moved_messages:
@@ -333,7 +339,7 @@ class ConversationResolver:
         return ResolvedRequest(
             conversation=conversation,
             creates_conversation=target.created_at is None,
-            new_messages=entries,
+            new_messages=tuple(entries),
             instructions=client_history.instructions,
             instructions_tokens=await self._message_counter.count_instruction_tokens(
                 client_history.instructions, request, conversation.token_counter_name
@@ -382,7 +388,7 @@ class ConversationResolver:
                 f"Conversation with id {named_conversation.id!r} not found.", param="conversation_id"
             )
         versions = await self._history_aligner.read_client_versions(conversation)
-        stored_answer = await self._stored_answers.find_retry_answer(conversation, request, client_history)
+        stored_answer = await self._stored_answers.find_retry_answer(conversation, request)
         messages: Sequence[Item] = []
         lost_answer: LogMessage | None = None
         if stored_answer is None:
@@ -403,7 +409,11 @@ class ConversationResolver:
         return ResolvedRequest(
             conversation=conversation,
             creates_conversation=False,
-            new_messages=await self._new_conversations.build_log_messages(conversation, messages),
+            new_messages=tuple(
+                await build_log_entries(
+                    conversation, messages, self._message_counter, answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ
+                )
+            ),
             instructions=instructions,
             instructions_tokens=await self._message_counter.count_instruction_tokens(
                 instructions, request, conversation.token_counter_name
@@ -436,9 +446,7 @@ class ConversationResolver:
         if request.context_mode == "auto" or request.protocol == "responses":
             messages = messages[await self._retry_detector.count_repeated_messages(request, conversation, messages) :]
         messages = put_early_outputs_first(request, messages)
-        lost_answer = await self._retry_detector.find_lost_answer(
-            request, conversation, client_history, messages, versions
-        )
+        lost_answer = await self._retry_detector.find_lost_answer(request, conversation, messages, versions)
         if lost_answer is not None or await self._retry_detector.is_unanswered_retry(conversation, messages):
             return [], lost_answer
         return messages, None

@@ -276,7 +276,7 @@ class HistoryResolver:
     ) -> LogMessage | None:
         if new_from_index != len(client_history.raw_messages):
             return None
-        return await self.stored_answers.find_retry_answer(conversation, request, client_history)
+        return await self.stored_answers.find_retry_answer(conversation, request)
 
 
 def _has_common_words(aligned_log: AlignedLog) -> bool:

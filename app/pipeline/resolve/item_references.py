@@ -57,15 +57,11 @@ def digest_item_id(tenant: str, item_id: str) -> bytes:
     return compute_anchor_digest(tenant, ITEM_ANCHOR, item_id.encode("utf-8", "replace"))
 
 
-def has_item_references(request: ChatRequest) -> bool:
-    """Returns whether the input of a request may have references."""
-    return request.protocol == "responses" and may_have_references(bytes(request.raw_fields.get("input", b"")))
-
-
 async def expand_item_references(
     store: ConversationStore, request: ChatRequest, *, may_begin_with_result: bool
 ) -> ChatRequest:
-    """Returns a request with the referenced items in its messages. A request without references is returned as it is.
+    """Returns a request of the Responses API with the referenced items in its messages. A request without references
+    is returned as it is.
 
     Args:
         may_begin_with_result: whether the request continues a log whose last calls may be open.
@@ -74,7 +70,7 @@ async def expand_item_references(
         InvalidRequest: an item is unknown, or erased; `param` names the reference. Or an output has no call.
         StoreUnavailable: the store cannot be read.
     """
-    if not has_item_references(request):
+    if not may_have_references(bytes(request.raw_fields.get("input", b""))):
         return request
     raw_items = [bytes(raw) for raw in _decode_array(request.raw_fields["input"])]
     references = find_references(raw_items)

@@ -35,9 +35,6 @@ class ModelContext(msgspec.Struct, frozen=True):
     window: ContextWindow
     summarizer_input_tokens: int
     """The most tokens of a log that one summarizer call can read."""
-
-    model_key: str
-    """`provider/model` of the first deployment."""
     encoding: str
     """The tokenizer's name for a new conversation."""
 
@@ -61,18 +58,28 @@ class ModelContexts:
             PolicyNotFound: there is no policy of that name.
             ModelNotFound: no provider has that model.
         """
-        policy = self.find_policy(request)
+        # The policy that the request names, or else that of its API key, of its model, or the default.
+        model_policy = self.model_policies.get(request.model, self.default_policy)
+        policy_name = request.policy or request.caller.default_policy or model_policy
+        policy = self.policies.get(policy_name)
+        if policy is None:
+            raise PolicyNotFound(
+                f"Unknown context policy {policy_name!r}; known are {', '.join(sorted(self.policies))}.",
+                param="context.policy",
+            )
         target = self.routes.resolve(request.model)
         deployment = target.deployments[0]
         authorization = request.caller.authorization
         client_key = None if authorization is None else ClientKey(authorization, deployment.provider.name)
-        window = await self.windows.find_window(deployment, client_key)
+        window = summarizer_window = await self.windows.find_window(deployment, client_key)
+        if policy.summarizer.model != SAME_MODEL:
+            summarizer = self.routes.resolve(policy.summarizer.model).deployments[0]
+            summarizer_window = await self.windows.find_window(summarizer, client_key)
         return ModelContext(
             policy=policy,
             target=target,
             window=window,
-            summarizer_input_tokens=await self._find_summarizer_input_tokens(policy, window, client_key),
-            model_key=deployment.key,
+            summarizer_input_tokens=compute_max_input_tokens(policy, summarizer_window.tokens),
             encoding=choose_token_counter_name(deployment.upstream_model, deployment.encoding),
         )
 
@@ -82,12 +89,13 @@ class ModelContexts:
         Raises:
             InvalidRequest: the request asks for a context edit that its provider does not do, and the gateway neither.
         """
-        model_key, conversation = model_context.model_key, resolved_request.conversation
-        deployment = model_context.target.deployments[0]
+        conversation, deployment = resolved_request.conversation, model_context.target.deployments[0]
         if request.compaction.capsule_format is not None and edits_context(deployment, request):
             request = leave_compaction(request)
         calibration = read_calibration(
-            conversation.state, model_key, self.calibration_slopes.find_start_slope(model_key, conversation.tenant)
+            conversation.state,
+            deployment.key,
+            self.calibration_slopes.find_start_slope(deployment.key, conversation.tenant),
         )
         attachments = self._count_new_attachments(resolved_request)
         return Turn(
@@ -101,22 +109,6 @@ class ModelContexts:
             context_edits=read_context_edits(request, deployment),
         )
 
-    def find_policy(self, request: ChatRequest) -> ContextPolicy:
-        """Returns the policy that the request names, or else that of its API key, of its model, or the default.
-
-        Raises:
-            PolicyNotFound: there is no policy of that name.
-        """
-        model_policy = self.model_policies.get(request.model, self.default_policy)
-        name = request.policy or request.caller.default_policy or model_policy
-        policy = self.policies.get(name)
-        if policy is None:
-            raise PolicyNotFound(
-                f"Unknown context policy {name!r}; known are {', '.join(sorted(self.policies))}.",
-                param="context.policy",
-            )
-        return policy
-
     def _count_new_attachments(self, resolved_request: ResolvedRequest) -> Iterator[AttachmentCost]:
         """Yields the cost of each new message with images, audio or files."""
         for entry in resolved_request.new_messages:
@@ -124,15 +116,6 @@ class ModelContexts:
                 counter = self.message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
                 if tokens := counter.count_attachments(entry.message):
                     yield AttachmentCost(entry.seq, tokens)
-
-    async def _find_summarizer_input_tokens(
-        self, policy: ContextPolicy, window: ContextWindow, client_key: ClientKey | None
-    ) -> int:
-        summarizer_model = policy.summarizer.model
-        if summarizer_model != SAME_MODEL:
-            deployment = self.routes.resolve(summarizer_model).deployments[0]
-            window = await self.windows.find_window(deployment, client_key)
-        return compute_max_input_tokens(policy, window.tokens)
 
 
 def leave_compaction(request: ChatRequest) -> ChatRequest:

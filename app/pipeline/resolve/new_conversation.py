@@ -12,7 +12,6 @@ from typing import Final
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import LinkPosition, make_conversation_id
-from app.conversation.item import Item
 from app.pipeline.resolve.client_history import (
     ClientHistory,
     check_new_messages,
@@ -38,7 +37,7 @@ reshapes each answer would begin a new conversation with every turn. Greetings t
 
 @dataclass(frozen=True, slots=True)
 class NewConversations:
-    """Begins conversations, and counts the messages that a request adds to one.
+    """Begins conversations.
 
     Args:
         random_bytes: returns that many random bytes.
@@ -97,7 +96,15 @@ class NewConversations:
         return ResolvedRequest(
             conversation=conversation,
             creates_conversation=True,
-            new_messages=await self.build_log_messages(conversation, messages, positions),
+            new_messages=tuple(
+                await build_log_entries(
+                    conversation,
+                    messages,
+                    self.message_counter,
+                    positions=positions,
+                    answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
+                )
+            ),
             instructions=client_history.instructions,
             instructions_tokens=await self.message_counter.count_instruction_tokens(
                 client_history.instructions, request, encoding
@@ -138,16 +145,3 @@ class NewConversations:
             ):
                 return match
         return None
-
-    async def build_log_messages(
-        self, conversation: Conversation, messages: Sequence[Item], positions: Sequence[LinkPosition] | None = None
-    ) -> tuple[LogMessage, ...]:
-        """Returns the new messages as log messages after the conversation's head."""
-        entries = await build_log_entries(
-            conversation,
-            messages,
-            self.message_counter,
-            positions=positions,
-            answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
-        )
-        return tuple(entries)

@@ -88,9 +88,7 @@ class PreviousResponseResolver:
         stored_answer: LogMessage | None = None
         target = conversation
         if conversation.head_seq != last_message.seq:
-            conversation, stored_answer = await self._find_retried_turn(
-                request, conversation, last_message, messages, client_history
-            )
+            conversation, stored_answer = await self._find_retried_turn(request, conversation, last_message, messages)
             target = conversation
             is_unanswered = conversation.head_seq == last_message.seq + len(
                 messages
@@ -174,16 +172,15 @@ class PreviousResponseResolver:
         conversation: Conversation,
         last_message: LogMessage,
         messages: Sequence[Item],
-        client_history: ClientHistory,
     ) -> tuple[Conversation, LogMessage | None]:
         """Returns the stored answer to a retried request, and its conversation: this one, or a branch that the first
         attempt began. Without such an answer, returns this conversation and None."""
-        stored_answer = await self.stored_answers.find_retry_answer(conversation, request, client_history)
+        stored_answer = await self.stored_answers.find_retry_answer(conversation, request)
         if stored_answer is not None or not (request.is_retry or request.idempotency_key is not None):
             return conversation, stored_answer
         positions = [*compute_links_after_messages(messages, _get_position(last_message))]
         for match in await self._find_family_matches(conversation, [position.link for position in positions[-1:]]):
-            stored_answer = await self.stored_answers.find_retry_answer(match.conversation, request, client_history)
+            stored_answer = await self.stored_answers.find_retry_answer(match.conversation, request)
             if stored_answer is not None:
                 return match.conversation, stored_answer
         return conversation, None
@@ -215,11 +212,9 @@ async def continues_stored_conversation(store: ConversationStore, request: ChatR
     return await store.find_conversation(tenant=tenant, conversation_id=conversation_id) is not None
 
 
-def describe_unstored_turn(request: ChatRequest) -> tuple[str, ...]:
+def describe_forgotten_response(request: ChatRequest) -> str:
     """Returns the warning that says what is kept of a response with `store: false`."""
-    if request.protocol != "responses" or request.store:
-        return ()
-    return (CONTEXT_ONLY_WARNING if request.keeps_context_only else NOTHING_KEPT_WARNING,)
+    return CONTEXT_ONLY_WARNING if request.keeps_context_only else NOTHING_KEPT_WARNING
 
 
 def merge_instructions(request: ChatRequest, own: tuple[Item, ...], stored: Sequence[str]) -> tuple[Item, ...]:

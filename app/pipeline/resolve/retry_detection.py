@@ -36,7 +36,6 @@ class RetryDetector:
         self,
         request: ChatRequest,
         conversation: Conversation,
-        client_history: ClientHistory,
         messages: Sequence[Item],
         versions: ClientVersions,
     ) -> LogMessage | None:
@@ -62,7 +61,7 @@ class RetryDetector:
         answer = entries[-1]
         if answer.message.role != "assistant" or answer.seq in conversation.redacted_seqs:
             return None
-        if answer.incomplete and await self._stored_answers.is_answer_to(answer, request, client_history):
+        if answer.incomplete and await self._stored_answers.is_answer_to(answer, request):
             return answer
         asked = entries[: asked_end - first_seq]
         call_ids = [read_output_call_id(message) for message in messages]
@@ -151,7 +150,7 @@ class RetryDetector:
         if count:
             return count <= named_conversation.head_seq and count < len(client_history.messages)
         # No message repeats. The request can still be a retry of an append whose answer is stored.
-        return await self._stored_answers.find_retry_answer(named_conversation, request, client_history) is not None
+        return await self._stored_answers.find_retry_answer(named_conversation, request) is not None
 
 
 class _LogComparison:

@@ -17,13 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from app.context.plan.outline import Plan, make_last_view
-from app.conversation.item import Item
-from app.dialects.sealed_parts import has_sealed_parts
 from app.dialects.usage import TokenUsage
 from app.observability.metrics import Metrics
 from app.observability.request_record import current_request_record
 from app.pipeline.call.upstream_call import UpstreamCaller
-from app.pipeline.call.window_learning import WindowLearner
+from app.pipeline.call.window_learning import ModelFactWriter, WindowLearner
 from app.pipeline.respond.context_status import ContextReport
 from app.pipeline.respond.turn_end import TurnEnd
 from app.pipeline.turn.last_view_and_calibration import (
@@ -31,12 +29,12 @@ from app.pipeline.turn.last_view_and_calibration import (
     LAST_VIEWS,
     PROMPT_CACHE,
     CachedPrompt,
+    CalibrationSlopes,
     add_last_view,
     build_billed_state,
     is_cache_cold,
     read_cached_prompt,
 )
-from app.pipeline.turn.resolved_request import OPAQUE_ORIGINS
 from app.pipeline.turn.turn import Turn, View
 from app.upstream.provider_contract import CacheRule, ModelDeployment
 
@@ -55,14 +53,16 @@ class AnswerLearner:
 
     upstream_caller: UpstreamCaller
     window_learner: WindowLearner
+    calibration_slopes: CalibrationSlopes
+    fact_writer: ModelFactWriter
     metrics: Metrics
     unix_seconds: Callable[[], float]
     _models_warned_of: set[str] = field(default_factory=set)
     """Keys of the deployments about which the log already warns that they may cut prompts: one warning is enough."""
 
-    def learn(self, end: TurnEnd, message: Item) -> dict[str, Any]:
+    def learn(self, end: TurnEnd) -> dict[str, Any]:
         """Returns the changed members of `Conversation.state`."""
-        return {**self._learn_view(end), **self._learn_counts(end), **_learn_opaque_origin(end, message)}
+        return {**self._learn_view(end), **self._learn_counts(end)}
 
     def _learn_view(self, end: TurnEnd) -> dict[str, Any]:
         turn, view = end.turn, end.upstream_answer.sent_view
@@ -92,7 +92,12 @@ class AnswerLearner:
         known = turn.calibration if is_first else self.upstream_caller.find_calibration(deployment, turn)
         prompt = turn.build_counted_prompt(view)
         calibration = known.learn_from_report(prompt, reported.sent_tokens)
-        self.upstream_caller.learn_slope(deployment.key, conversation, calibration)
+        # New conversations start with the slope, here and on other replicas.
+        slope_facts = self.calibration_slopes.learn_slope(
+            deployment.key, conversation.tenant, conversation.id, calibration
+        )
+        if slope_facts is not None:
+            self.fact_writer.start_write(deployment.key, slope_facts)
         return {
             **self.window_learner.learn_from_answer(
                 conversation.state,
@@ -104,15 +109,6 @@ class AnswerLearner:
             **learn_cached_prompt(turn, view, deployment, reported, self.unix_seconds(), self.metrics),
             CALIBRATIONS: {**conversation.state.get(CALIBRATIONS, {}), deployment.key: calibration.to_dict()},
         }
-
-
-def _learn_opaque_origin(end: TurnEnd, message: Item) -> dict[str, Any]:
-    """Names the origin of the encrypted parts of an answer, if it has any and is new."""
-    deployment = end.upstream_answer.deployment
-    origins: list[str] = end.turn.resolved_request.conversation.state.get(OPAQUE_ORIGINS, [])
-    if not has_sealed_parts(message.raw, deployment.provider.protocol) or deployment.key in origins:
-        return {}
-    return {OPAQUE_ORIGINS: [*origins, deployment.key]}
 
 
 def describe_provider_truncation(report: ContextReport, reported: TokenUsage | None) -> str | None:

@@ -1,4 +1,5 @@
-"""Builds the gateway's fields of an answer: `context_status`, `conversation_id`, `context`, and the headers. Pure."""
+"""Builds the gateway's fields of an answer: `context_status`, `conversation_id`, `context`, and the headers. Records
+the same facts in the request's log line and span."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from app.context.plan.outline import Plan
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Summary
 from app.dialects.usage import TokenUsage, read_usage
-from app.pipeline.turn.chat_request import ContextDetail, select_context_fields
+from app.observability.request_record import current_request_record
+from app.observability.tracing import STREAMED_ATTRIBUTE, current_span
+from app.pipeline.turn.chat_request import ChatRequest, ContextDetail, select_context_fields
 from app.pipeline.turn.last_view_and_calibration import list_unbilled_summaries
 from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.pipeline.turn.turn import Turn, View
@@ -279,3 +282,31 @@ def _compute_threshold_with_quotations(policy: ContextPolicy, view: View) -> int
 def _describe_lowered_output_limit(budget: Budget, limit: int) -> str:
     change = f"from {budget.requested_output} to {limit}" if budget.requested_output else f"to {limit}"
     return f"The answer's limit was lowered {change} tokens: prompt and answer share a window of {budget.window}."
+
+
+def log_and_trace_report(request: ChatRequest, report: ContextReport) -> None:
+    """Records numbers and names of the view in the request's log line and span."""
+    record = current_request_record()
+    if record is None:
+        return
+    facts = record.facts
+    facts.context_status = report.status
+    facts.conversation_id = report.conversation_id
+    prompt_tokens, log_tokens = report.prompt_tokens, report.log_tokens
+    facts.prompt_tokens = prompt_tokens
+    facts.saved_tokens = log_tokens - prompt_tokens if log_tokens > prompt_tokens else 0
+    facts.compaction_ms = report.compaction_status.get("duration_ms") or None
+    span = current_span()
+    if span.is_recording():
+        span.set_attributes(
+            {
+                "concertina.context.status": report.status,
+                "concertina.context.policy": report.policy,
+                "concertina.context.pressure": report.budget.compute_limit_pressure(prompt_tokens),
+                "concertina.context.prompt_tokens": prompt_tokens,
+                "concertina.context.saved_tokens": facts.saved_tokens,
+                "concertina.context.window": report.budget.window,
+                "gen_ai.request.model": request.model,
+                STREAMED_ATTRIBUTE: request.stream,
+            }
+        )

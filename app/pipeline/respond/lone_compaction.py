@@ -14,8 +14,7 @@ from app.context.plan.outline import make_last_view
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.persist.turn_writer import TurnWriter
-from app.pipeline.respond.context_status import ContextReport, build_context_report
-from app.pipeline.respond.turn_telemetry import log_and_trace_report
+from app.pipeline.respond.context_status import ContextReport, build_context_report, log_and_trace_report
 from app.pipeline.turn.answer_types import WholeAnswer
 from app.pipeline.turn.last_view_and_calibration import LAST_VIEWS, add_last_view, read_last_view
 from app.pipeline.turn.resolved_request import mark_unstored

@@ -24,10 +24,9 @@ from app.pipeline.call.upstream_call import UpstreamAnswer
 from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer, select_forwarded_headers
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.respond.answer_learning import describe_provider_truncation
-from app.pipeline.respond.context_status import ContextReport, build_context_report
+from app.pipeline.respond.context_status import ContextReport, build_context_report, log_and_trace_report
 from app.pipeline.respond.turn_end import TurnEnd, select_planned_prompt_usage
 from app.pipeline.respond.turn_finisher import TurnFinisher
-from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn.answer_types import WholeAnswer
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.turn import SearchToolSession, Turn, View

@@ -10,15 +10,21 @@ from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
 from app.dialects.answer_decoding import PROTOCOL_FACTS
 from app.dialects.sealed_parts import has_sealed_parts
+from app.dialects.usage import TokenUsage
+from app.observability.metrics import Metrics, TurnFacts
+from app.observability.request_record import current_request_record
 from app.pipeline.call.upstream_call import UpstreamCaller
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
-from app.pipeline.respond.answer_billing import AnswerBilling
 from app.pipeline.respond.answer_learning import AnswerLearner
 from app.pipeline.respond.turn_end import TurnEnd
-from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, REQUEST_DIGEST
+from app.pipeline.turn.background_tasks import BackgroundTasks
+from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, REQUEST_DIGEST
+from app.pipeline.turn.token_counting import MessageCounter
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
+from app.store.usage_recorder import UsageRecorder
+from app.upstream.routing.prices import compute_call_cost_usd, compute_prompt_cost_usd, find_price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +89,86 @@ class TurnFinisher:
         # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.
         if alternatives := end.answer.build_alternatives():
             meta["alternatives"] = alternatives
+        state = self.answer_learner.learn(end)
         if has_sealed_parts(message.raw, deployment.provider.protocol):
             meta[OPAQUE_ORIGIN] = deployment.key
+            origins = resolved_request.conversation.state.get(OPAQUE_ORIGINS, [])
+            state[OPAQUE_ORIGINS] = list(dict.fromkeys((*origins, deployment.key)))
         return AnswerToStore(
             message=message,
             incomplete=not end.is_whole,
             meta=meta,
-            state=self.answer_learner.learn(end, message),
+            state=state,
             chunk_count=len(end.planned_view.outline.summaries),
             is_streamed=request.stream,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBilling:
+    """Bills answers: once for each, stored or not, in the metrics, the request's record, its log line and the usage of
+    its key."""
+
+    usage: UsageRecorder
+    metrics: Metrics
+    message_counter: MessageCounter
+    tasks: BackgroundTasks
+
+    def bill(self, end: TurnEnd) -> None:
+        """Counts an answer, and adds its tokens and cost to the usage of its key."""
+        deployment, report, usage = end.upstream_answer.deployment, end.report, end.usage
+        saved_tokens = max(0, report.log_tokens - report.prompt_tokens)
+        facts = TurnFacts(
+            provider=deployment.provider.name,
+            model=deployment.upstream_model,
+            policy=report.policy,
+            status=report.status,
+            prompt_tokens=report.prompt_tokens,
+            log_tokens=report.log_tokens,
+            pressure=report.budget.compute_limit_pressure(report.prompt_tokens),
+            saved_usd=compute_prompt_cost_usd(find_price(deployment), saved_tokens),
+            is_whole=end.is_whole,
+            has_recovered=report.recovered,
+        )
+        if usage is not None:
+            facts.reported_tokens, facts.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+            facts.completion_tokens = usage.output_tokens
+            facts.cost_usd = compute_call_cost_usd(deployment, usage)
+        self.metrics.count_turn(facts)
+        if (record := current_request_record()) is not None:
+            record.turn, logged = facts, record.facts
+            logged.provider, logged.cost, logged.cached = facts.provider, facts.cost_usd, facts.cached_tokens
+        self.bill_usage(end)
+
+    def bill_usage(self, end: TurnEnd) -> None:
+        """Adds the tokens and the cost of an answer to the usage of its key. A stream that broke off has no report;
+        then our own counts are used."""
+        if end.usage is not None:
+            self._record_call(end, end.usage)
+            return
+        if end.turn.request.allowance is not None:
+            end.turn.request.allowance.keep_open()
+        # In the background: nothing that follows may be lost if the request is cancelled meanwhile.
+        self.tasks.spawn(self._bill_estimated_usage(end))
+
+    async def _bill_estimated_usage(self, end: TurnEnd) -> None:
+        encoding = end.turn.resolved_request.conversation.token_counter_name
+        messages = [] if end.message is None else [end.message]
+        try:
+            output_tokens = sum(await self.message_counter.count_message_tokens(messages, encoding))
+            self._record_call(end, TokenUsage(end.report.prompt_tokens, output_tokens=output_tokens))
+        finally:
+            if end.turn.request.allowance is not None:
+                end.turn.request.allowance.finish()
+
+    def _record_call(self, end: TurnEnd, usage: TokenUsage) -> None:
+        request, deployment = end.turn.request, end.upstream_answer.deployment
+        if request.allowance is not None:
+            request.allowance.record_usage(usage)
+        self.usage.record_call(
+            request.caller.tenant,
+            request.caller.api_key_id,
+            deployment.upstream_model,
+            usage,
+            compute_call_cost_usd(deployment, usage),
         )

@@ -163,11 +163,6 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
         return bool(self.conversation.state.get(TOOL_TRAFFIC)) or has_tool_messages(self.new_messages)
 
     @property
-    def names_whole(self) -> bool:
-        """Whether the request names a conversation, and not only a place in it (`previous_response_id`)."""
-        return self.is_named and (self.is_append or self.storage.external_id is not None)
-
-    @property
     def next_seq(self) -> int:
         return self.conversation.head_seq + 1 + len(self.new_messages)
 

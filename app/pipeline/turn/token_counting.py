@@ -23,15 +23,13 @@ class MessageCounter:
     because an application sends the same ones with every request."""
 
     def __init__(self, find_counter: Callable[[str], TokenCounter]) -> None:
-        self._find_token_counter = find_counter
+        self.find_token_counter = find_counter
+        """Returns the counter of an encoding."""
         self._instructions_cache: OrderedDict[tuple[object, ...], int] = OrderedDict()
-
-    def find_token_counter(self, encoding: str) -> TokenCounter:
-        return self._find_token_counter(encoding)
 
     async def count_message_tokens(self, messages: Sequence[Item], encoding: str) -> list[int]:
         """Returns the raw tokens of each message."""
-        count = self._find_token_counter(encoding).count_message
+        count = self.find_token_counter(encoding).count_message
         if must_count_off_event_loop(count_item_bytes(messages)):
             return await asyncio.to_thread(lambda: [count(message) for message in messages])
         return [count(message) for message in messages]
@@ -51,7 +49,7 @@ class MessageCounter:
         counted_schemas = CLIENT_DIALECTS[request.protocol].read_schemas(
             {name: request.decode_field(name) for name in schemas}
         )
-        counter = self._find_token_counter(encoding)
+        counter = self.find_token_counter(encoding)
         if must_count_off_event_loop(sum(len(raw) for raw in schemas.values()) + count_item_bytes(instructions)):
             tokens = await asyncio.to_thread(counter.count_request, instructions, counted_schemas)
         else:

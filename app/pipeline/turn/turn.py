@@ -21,7 +21,12 @@ from app.dialects.client_dialects import CLIENT_DIALECTS, select_schema_fields
 from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.pipeline.turn.chat_request import ChatRequest
 from app.pipeline.turn.resolved_request import ResolvedRequest
-from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
+from app.upstream.provider_contract import (
+    ClientKey,
+    ContextWindow,
+    ModelDeployment,
+    RouteTarget,
+)
 
 RawLogMessages = Mapping[int, bytes] | Sequence[bytes]
 NO_COMPACTION: Final[Mapping[str, Any]] = MappingProxyType({"ran": False})
@@ -113,8 +118,10 @@ def read_context_edits(request: ChatRequest, deployment: ModelDeployment) -> Con
     Raises:
         InvalidRequest: an edit is unknown or not valid.
     """
-    is_done = edits_context(deployment, request)
-    return None if is_done else CLIENT_DIALECTS[request.protocol].read_context_edits(request.raw_fields)
+    dialect = CLIENT_DIALECTS[request.protocol]
+    if not dialect.context_edits_field or edits_context(deployment, request):
+        return None
+    return dialect.read_context_edits(request.raw_fields)
 
 
 def edits_context(deployment: ModelDeployment, request: ChatRequest) -> bool:
@@ -123,11 +130,12 @@ def edits_context(deployment: ModelDeployment, request: ChatRequest) -> bool:
     return bool(field) and speaks_protocol(deployment, request) and field not in deployment.quirks.strip_fields
 
 
-def build_cache_key(turn: Turn) -> str | None:
-    """Returns the name of a conversation's family for providers' prompt caches: a digest that tells nothing, the same
-    in all branches. None if the turn is not stored: the next one would have another name."""
+def build_cache_key(turn: Turn, deployment: ModelDeployment) -> str | None:
+    """Returns the name of a conversation's family for the prompt cache of a deployment's provider: a digest that tells
+    nothing, the same in all branches. None if the provider takes no name, or if the turn is not stored: the next one
+    would have another name."""
     resolved_request = turn.resolved_request
-    if not resolved_request.storage.is_stored:
+    if not resolved_request.storage.is_stored or not deployment.takes_cache_key:
         return None
     conversation = resolved_request.conversation
     return hashlib.sha256(f"{conversation.tenant}\0{conversation.root}".encode()).hexdigest()[:32]

@@ -25,11 +25,14 @@ async def read_client_words(store: ConversationStore, resolved_request: Resolved
         StoreUnavailable: the originals of changed messages cannot be read.
     """
     conversation, versions = resolved_request.conversation, resolved_request.shown.client_versions
-    known_messages = (*resolved_request.shown.changed_messages, *resolved_request.new_messages) if versions else ()
+    effects: dict[int, VersionEffect] = {}
+    if versions:
+        known_messages = (*resolved_request.shown.changed_messages, *resolved_request.new_messages)
+        effects = await _find_effects(store, conversation, versions, known_messages)
     return ClientWords(
         conversation,
         versions,
-        await _find_effects(store, conversation, versions, known_messages),
+        effects,
         moved_seqs=resolved_request.shown.moved_seqs,
         next_seq=resolved_request.next_seq,
         is_named=resolved_request.is_named,
