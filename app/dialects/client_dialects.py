@@ -10,7 +10,9 @@ import msgspec
 
 from app.conversation.context_edits import ClearedContext, ContextEdits
 from app.conversation.item import CountedSchemas
+from app.dialects.answer_format import AnswerFormat
 from app.dialects.body.counted_content import SCHEMA_FIELDS, read_schemas
+from app.dialects.chat.answer_format import ChatAnswerFormat
 from app.dialects.chat.request import may_run_provider_tools
 from app.dialects.chat.stored_completion import select_kept_fields
 from app.dialects.messages.compaction import read_own_edits
@@ -92,3 +94,8 @@ CLIENT_DIALECTS: Final[dict[str, ClientDialect]] = {
 def select_schema_fields(protocol: str, fields: Fields) -> dict[str, bytes]:
     """Returns the fields with schemas, sorted by name: the order of the fields in a body has no meaning."""
     return {name: bytes(fields[name]) for name in sorted(CLIENT_DIALECTS[protocol].schema_fields & fields.keys())}
+
+
+def make_default_answer_format() -> AnswerFormat:
+    """Makes the format of an answer of Chat Completions."""
+    return ChatAnswerFormat()

@@ -44,10 +44,6 @@ from tests.support.responses_world import responses_world
 class ToyMessage(BodyMessage):
     """Items: the JSON text as it came, and what the core reads of it."""
 
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-        self._body = None
-
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
         return cls(orjson.dumps(f"{body['role']}: {extract_text(body.get('content'))}"))

@@ -16,8 +16,7 @@ from app.context.plan.policy import RecallMode
 from app.conversation.api_keys import SCOPES, KeyBudget, Scope, derive_context_tenant
 from app.conversation.conversation_types import Conversation
 from app.dialects.answer_format import AnswerFormat, CapsuleFormat, EventStyle
-from app.dialects.chat.answer_format import ChatAnswerFormat
-from app.dialects.client_dialects import CLIENT_DIALECTS
+from app.dialects.client_dialects import CLIENT_DIALECTS, make_default_answer_format
 from app.dialects.request_body import END_USER_FIELDS, decode_field
 from app.store.call_allowance import CallAllowance
 
@@ -141,7 +140,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """The client's own name for this request and its retries."""
     protocol: str = "chat"
     """The protocol that the client speaks: a key of `CLIENT_DIALECTS`."""
-    answer_format: AnswerFormat = msgspec.field(default_factory=ChatAnswerFormat)
+    answer_format: AnswerFormat = msgspec.field(default_factory=make_default_answer_format)
     """Writes the answer in that protocol."""
     previous_response_id: str | None = None
     """The response after which this request continues: the end of a conversation, or a place in its log."""
