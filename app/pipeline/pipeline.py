@@ -181,7 +181,10 @@ class Pipeline:
         if resolved_request.storage.is_stored:
             set_log_conversation(resolved_request.conversation.id)
             share_attributes({CONVERSATION_ATTRIBUTE: resolved_request.conversation.id})
-        return self.window_learner.limit_turn(self.model_contexts.build_turn(request, model_context, resolved_request))
+        turn = self.model_contexts.build_turn(request, model_context, resolved_request)
+        # At most what the conversation has learned of the model.
+        window = self.window_learner.limit_window(turn.window, resolved_request.conversation.state, turn.model_key)
+        return turn if window is turn.window else replace_window(turn, window)
 
     async def _replay_stored_answer(self, turn: Turn, stored_answer: LogMessage, held_leases: AsyncExitStack) -> Answer:
         """Returns the stored answer of a retry. It adds nothing to the log, so the lease is released before."""

@@ -631,8 +631,8 @@ EDGE: Final = (
     Mutation(
         "status-bypassed",
         "app/pipeline/respond/context_status.py",
-        'if is_stateless and plan.status == "full":',
-        "if False:",
+        'elif not is_stored and turn.request.store and plan.status == "full":',
+        "elif False:",
         ("tests/pipeline/resolve/test_conversation_ids.py::test_the_mode_header_settles_what_messages_are",),
         "An answer that is not to be stored says `full`, as if it were.",
     ),

@@ -62,11 +62,6 @@ class WindowLearner:
         self._tasks = tasks
         self._read_at = limits.now()
 
-    def limit_turn(self, turn: Turn) -> Turn:
-        """Returns a turn whose window is at most what its conversation has learned of the model."""
-        window = self.limit_window(turn.window, turn.resolved_request.conversation.state, turn.model_key)
-        return turn if window is turn.window else replace_window(turn, window)
-
     def limit_window(self, window: ContextWindow, state: Mapping[str, Any], model_key: str) -> ContextWindow:
         """Returns a deployment's window, at most what a conversation has learned of it, unless that has expired or was
         cleared.

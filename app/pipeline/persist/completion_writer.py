@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
 from app.conversation.conversation_types import RESPONSE_ID_PREFIX, Conversation, StoredCompletion
 from app.conversation.item import Item
@@ -84,15 +84,9 @@ def _is_storable_id(completion_id: str | None) -> TypeGuard[str]:
 
 
 def _read_metadata(request: ChatRequest) -> dict[str, str]:
-    pairs = _read_field(request, "metadata")
-    if not isinstance(pairs, dict):
-        return {}
-    return {name: value for name, value in pairs.items() if isinstance(value, str)}
-
-
-def _read_field(request: ChatRequest, name: str) -> Any:
-    """Decodes a field of the request; None if the field is missing or only the provider could read it."""
+    """Returns the texts of the field `metadata`; none if it is missing or only the provider could read it."""
     try:
-        return request.decode_field(name)
+        pairs = request.decode_field("metadata")
     except InvalidRequest:
-        return None
+        return {}
+    return {name: value for name, value in pairs.items() if isinstance(value, str)} if isinstance(pairs, dict) else {}

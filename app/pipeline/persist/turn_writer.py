@@ -131,13 +131,15 @@ class TurnWriter:
         resolved_request = question.resolved_request
         if not resolved_request.storage.is_stored:
             return resolved_request
+        changes_pins = resolved_request.changed_pins is not None
         if question.append is None:
-            await self._store_pins(resolved_request)
+            if changes_pins:
+                await self._store_pins(resolved_request)
             return replace(resolved_request, changed_pins=None)
         stored_conversation = await self._wait_or_store_branch(question, question.append)
         # A new conversation or branch is written with its pins. An existing one has marks that others may change
         # meanwhile.
-        if not resolved_request.creates_conversation and not question.is_on_branch:
+        if changes_pins and not resolved_request.creates_conversation and not question.is_on_branch:
             await self._store_pins(resolved_request)
         self._remember_client_history(resolved_request, stored_conversation)
         return _build_stored_request(resolved_request, stored_conversation)
@@ -338,7 +340,7 @@ class TurnWriter:
 
     async def _store_pins(self, resolved_request: ResolvedRequest) -> None:
         """Stores the pins of a request, and keeps other marks that were set meanwhile."""
-        for _ in range(MAX_PIN_TRIES if resolved_request.changed_pins is not None else 0):
+        for _ in range(MAX_PIN_TRIES):
             conversation = resolved_request.conversation
             stored = await self.store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             if stored is None:

@@ -27,23 +27,17 @@ all requests apart before whole bodies are compared."""
 MIN_THREAD_BYTES: Final = 1_000_000
 """Longer bodies are hashed in a thread."""
 DISTINGUISHING_HEADERS: Final = ("openai-organization", "openai-project", "openai-beta")
-_NO_HEADER_VALUES: Final = (None,) * len(DISTINGUISHING_HEADERS)
 
 
 def list_distinguishing_options(request: ChatRequest) -> tuple[Any, ...]:
     """Returns the options in which two requests with the same body can differ."""
-    headers = (
-        tuple(map(request.forwarded_headers.get, DISTINGUISHING_HEADERS))
-        if request.forwarded_headers
-        else _NO_HEADER_VALUES
-    )
     return (
         request.conversation_id,
         request.is_chat_ui,
         request.context_mode,
         request.policy,
         request.event_style,
-        *headers,
+        *map(request.forwarded_headers.get, DISTINGUISHING_HEADERS),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
@@ -135,11 +135,6 @@ class ClientHistory:
         """Returns the root of a log that begins with this history."""
         return compute_log_root(self._tenant, self.start_position, await self.compute_link_positions())
 
-    @property
-    def must_process_in_thread(self) -> bool:
-        """Whether work on every message must be done in a thread."""
-        return count_item_bytes(self.messages) >= LONG_HISTORY_BYTES
-
     async def has_missing_results(self, request: ChatRequest) -> bool:
         """Returns whether tool calls of the history have no result."""
         if self._prefix is not None and self.prefix_count:
@@ -149,7 +144,7 @@ class ClientHistory:
         # A search for the bytes is cheaper than decoding the messages, and most requests have no tool calls.
         if not may_have_tool_calls(request.body):
             return False
-        if self.must_process_in_thread:
+        if count_item_bytes(self.messages) >= LONG_HISTORY_BYTES:
             return await asyncio.to_thread(has_missing_tool_results, self.raw_messages)
         return has_missing_tool_results(self.raw_messages)
 
@@ -179,15 +174,10 @@ class ClientHistory:
             found += scope.list_fingerprints(
                 positions[index],
                 self.messages[index],
-                iterate_answers_backwards(self.messages[:index]),
+                (message for message in reversed(self.messages[:index]) if message.role == "assistant"),
                 has_tool_traffic=True,  # the client may have left it out
             )
         return found
-
-
-def iterate_answers_backwards(messages: Sequence[Item]) -> Iterator[Item]:
-    """Yields the assistant messages, the newest first."""
-    return (message for message in reversed(messages) if message.role == "assistant")
 
 
 async def _compute_positions(messages: Sequence[Item], start: LinkPosition) -> list[LinkPosition]:

@@ -199,7 +199,7 @@ class ConversationResolver:
         client_history: ClientHistory,
         encoding: str,
         held_leases: AsyncExitStack,
-        capsule_history: CapsuleHistory | None = None,
+        capsule_history: CapsuleHistory | None,
     ) -> ResolvedRequest:
         if request.previous_response_id is not None:
             continued = await self._previous_responses.resolve(request, client_history)

@@ -21,7 +21,6 @@ from app.observability.request_record import current_request_record
 from app.observability.tracing import STREAMED_ATTRIBUTE, current_span
 from app.pipeline.turn.chat_request import ChatRequest, ContextDetail, select_context_fields
 from app.pipeline.turn.last_view_and_calibration import list_unbilled_summaries
-from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.pipeline.turn.turn import Turn, View
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import SUMMARY_COST, compute_call_cost_usd
@@ -209,21 +208,16 @@ def _count_verbatim_before_boundary(plan: Plan) -> int:
     return pinned + (plan.boundary.anchor_seq is not None and plan.repeated_message_seq is not None)
 
 
-def choose_context_status(resolved_request: ResolvedRequest, plan: Plan, *, is_stateless: bool) -> ContextStatus:
-    """Chooses the one word for the context that the model got.
-
-    A stateless request is `bypassed` only if its view is complete: a client must learn of trimming in any case.
-    """
-    if resolved_request.storage.is_degraded:
-        return "degraded"
-    if is_stateless and plan.status == "full":
-        return "bypassed"
-    return plan.status
-
-
 def build_context_report(turn: Turn, view: View) -> ContextReport:
     """Builds the facts about the context of an answer to this turn."""
     resolved_request, plan, outline, budget = turn.resolved_request, view.plan, view.outline, view.budget
+    is_stored = resolved_request.storage.is_stored
+    status: ContextStatus = plan.status
+    if resolved_request.storage.is_degraded:
+        status = "degraded"
+    # A stateless request is `bypassed` only if its view is complete: a client must learn of trimming in any case.
+    elif not is_stored and turn.request.store and plan.status == "full":
+        status = "bypassed"
     pins, output_limit = outline.pins, view.compute_lowered_output_limit()
     # After an overflow the ratio comes from the provider's count of the whole prompt, offset included. It may be higher
     # than a slope can be; the part above HIGHEST_SLOPE is reported as offset below.
@@ -232,10 +226,8 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         outline.instructions_tokens - resolved_request.instructions_tokens,
     )
     return ContextReport(
-        status=choose_context_status(
-            resolved_request, plan, is_stateless=not resolved_request.storage.is_stored and turn.request.store
-        ),
-        conversation_id=resolved_request.conversation.id if resolved_request.storage.is_stored else None,
+        status=status,
+        conversation_id=resolved_request.conversation.id if is_stored else None,
         policy=turn.policy.name,
         plan=plan,
         budget=budget,
