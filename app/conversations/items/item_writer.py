@@ -176,7 +176,7 @@ class ItemWriter:
 
     async def _prepare_append(
         self, before: Conversation, messages: Sequence[Item]
-    ) -> tuple[Conversation, list[LogMessage]]:
+    ) -> tuple[Conversation, Sequence[LogMessage]]:
         """Returns the conversation with the messages appended, and their log entries."""
         # Instructions at the beginning are no part of the log: they are kept in the state, as those of a request are.
         instruction_count = _count_leading_instructions(messages) if before.head_seq < 0 else 0

@@ -132,7 +132,9 @@ class ConversationImporter:
                 on_stored(len(entries))
         return conversation
 
-    async def _prepare_append(self, before: Conversation, log: ImportedLog) -> tuple[Conversation, list[LogMessage]]:
+    async def _prepare_append(
+        self, before: Conversation, log: ImportedLog
+    ) -> tuple[Conversation, Sequence[LogMessage]]:
         """Returns the conversation with the messages appended, and their log entries."""
         if not log:
             return before, []

@@ -339,7 +339,7 @@ class ConversationResolver:
         return ResolvedRequest(
             conversation=conversation,
             creates_conversation=target.created_at is None,
-            new_messages=tuple(entries),
+            new_messages=entries,
             instructions=client_history.instructions,
             instructions_tokens=await self._message_counter.count_instruction_tokens(
                 client_history.instructions, request, conversation.token_counter_name
@@ -409,10 +409,8 @@ class ConversationResolver:
         return ResolvedRequest(
             conversation=conversation,
             creates_conversation=False,
-            new_messages=tuple(
-                await build_log_entries(
-                    conversation, messages, self._message_counter, answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ
-                )
+            new_messages=await build_log_entries(
+                conversation, messages, self._message_counter, answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ
             ),
             instructions=instructions,
             instructions_tokens=await self._message_counter.count_instruction_tokens(

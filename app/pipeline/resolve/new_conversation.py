@@ -96,14 +96,12 @@ class NewConversations:
         return ResolvedRequest(
             conversation=conversation,
             creates_conversation=True,
-            new_messages=tuple(
-                await build_log_entries(
-                    conversation,
-                    messages,
-                    self.message_counter,
-                    positions=positions,
-                    answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
-                )
+            new_messages=await build_log_entries(
+                conversation,
+                messages,
+                self.message_counter,
+                positions=positions,
+                answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
             ),
             instructions=client_history.instructions,
             instructions_tokens=await self.message_counter.count_instruction_tokens(

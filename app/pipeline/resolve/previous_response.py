@@ -109,7 +109,7 @@ class PreviousResponseResolver:
         return ResolvedRequest(
             conversation=target,
             creates_conversation=target.created_at is None,
-            new_messages=tuple(await build_log_entries(target, messages, self.message_counter)),
+            new_messages=await build_log_entries(target, messages, self.message_counter),
             instructions=instructions,
             instructions_tokens=await self.message_counter.count_instruction_tokens(
                 instructions, request, target.token_counter_name

@@ -114,7 +114,7 @@ async def build_log_entries(
     *,
     positions: Sequence[LinkPosition] | None = None,
     answers_from_seq: int = 0,
-) -> list[LogMessage]:
+) -> tuple[LogMessage, ...]:
     """Builds the log entries of new messages after the head of `conversation`, and counts their tokens.
 
     Long messages are counted in a thread.
@@ -128,7 +128,7 @@ async def build_log_entries(
             recognised by it.
     """
     if not messages:
-        return []
+        return ()
     count = message_counter.find_token_counter(conversation.token_counter_name).count_message
     if must_count_off_event_loop(count_item_bytes(messages)):
         return await asyncio.to_thread(_build_entries, conversation, messages, positions, count, answers_from_seq)
@@ -141,7 +141,7 @@ def _build_entries(
     positions: Sequence[LinkPosition] | None,
     count: Callable[[Item], int],
     answers_from_seq: int,
-) -> list[LogMessage]:
+) -> tuple[LogMessage, ...]:
     if positions is None:
         positions = list(
             compute_links_after_messages(
@@ -172,7 +172,7 @@ def _build_entries(
                 answered=answered,
             )
         )
-    return entries
+    return tuple(entries)
 
 
 def advance_head(conversation: Conversation, entries: Sequence[LogMessage]) -> Conversation:
