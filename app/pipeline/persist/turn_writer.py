@@ -1,6 +1,7 @@
 """Stores a turn: the new messages while the model works, and the answer before the client gets the last byte.
 
-If another turn was appended to the conversation meanwhile, this turn is stored as a branch.
+If another turn was appended to the conversation meanwhile, this turn is stored as a branch. With an answer, the
+fingerprints of every form are stored in which its client may send it back.
 """
 
 from __future__ import annotations
@@ -8,17 +9,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import NAMED, REWRITE_MARK, SHARED_THROUGH, Conversation
-from app.conversation.identity import LinkPosition, make_conversation_id
+from app.conversation.conversation_types import (
+    NAMED,
+    REWRITE_MARK,
+    SHARED_THROUGH,
+    Conversation,
+    IssuedAnswer,
+    LogMessage,
+)
+from app.conversation.fingerprints import Fingerprint, list_digests
+from app.conversation.identity import LinkPosition, compute_links_after_messages, make_conversation_id
 from app.conversation.item import Item, may_precede_tool_result
-from app.dialects.item_decoding import select_lasting_instructions
+from app.dialects.body.message import ChatMessage
+from app.dialects.item_decoding import decode_item, may_be_answer, select_lasting_instructions
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, drop_tracebacks
 from app.observability.request_record import current_request_record
 from app.observability.tracing import (
@@ -30,9 +40,9 @@ from app.observability.tracing import (
     is_recorded,
     start_child_span,
 )
-from app.pipeline.persist.issued_answers import build_issued_answer, move_issued_answer
 from app.pipeline.persist.kept_instructions import drop_instructions, keep_instructions
 from app.pipeline.resolve.client_history import PrefixMemory, RememberedPrefix
+from app.pipeline.resolve.client_log import join_prefill
 from app.pipeline.resolve.history_resolution import build_hint_anchors
 from app.pipeline.turn.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.turn.conversation_builders import advance_head, build_log_entries
@@ -450,3 +460,60 @@ def _build_lease_lost_error() -> ConversationBusy:
         "Another request took the lease of this conversation while this request was being answered.",
         retry_after_seconds=1,
     )
+
+
+def build_issued_answer(
+    resolved_request: ResolvedRequest, conversation: Conversation, answer: LogMessage, *, is_kept: bool = True
+) -> IssuedAnswer:
+    """Returns what is counted of an answer, of its other choices, and of the answer joined with its prefill.
+
+    Args:
+        conversation: the conversation before the answer.
+        is_kept: whether the answer is stored. One that is not proves nothing.
+    """
+    before = LinkPosition(conversation.head_link, conversation.head_skeleton, False)
+    other_choices = map(ChatMessage.from_body, (answer.meta or {}).get("alternatives", ()))
+    own_position = LinkPosition(answer.link, answer.skeleton, answer.in_skeleton)
+    forms: list[tuple[LinkPosition, Item]] = [(own_position, answer.message)]
+    forms += [(_advance(before, choice), choice) for choice in other_choices]
+    if resolved_request.prefill is not None:
+        before_prefill, prefill = resolved_request.prefill
+        joined = join_prefill(prefill, answer.message)
+        forms += [] if joined is None else [(_advance(before_prefill, joined), joined)]
+    fingerprints: list[Fingerprint] = []
+    for position, form in forms:
+        for scope in resolved_request.storage.fingerprint_scopes:
+            fingerprints += scope.list_fingerprints(
+                position,
+                form,
+                _iterate_earlier_answers(resolved_request),
+                has_tool_traffic=resolved_request.has_tool_traffic,
+            )
+    return IssuedAnswer(
+        list_digests(fingerprints),
+        conversation.root,
+        conversation.id if is_kept else None,
+        answer.seq,
+        conversation.owner_lineage,
+    )
+
+
+def _advance(before: LinkPosition, message: Item) -> LinkPosition:
+    (position,) = compute_links_after_messages([message], before)
+    return position
+
+
+def move_issued_answer(issued: IssuedAnswer | None, branch: Conversation) -> IssuedAnswer | None:
+    """Returns what is counted of an answer that was stored on a branch after all."""
+    if issued is None:
+        return None
+    return replace(issued, conversation_id=branch.id, owner_lineage=branch.owner_lineage)
+
+
+def _iterate_earlier_answers(resolved_request: ResolvedRequest) -> Iterator[Item]:
+    """Yields the answers that the client sent, the newest first. A client that appends sends none."""
+    for raw in reversed(resolved_request.client_messages or ()):
+        if may_be_answer(bytes(raw)):
+            message = decode_item(bytes(raw))
+            if message.role == "assistant":
+                yield message
