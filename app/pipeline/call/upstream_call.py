@@ -1,4 +1,5 @@
-"""Sends a view upstream. Windows and slopes that answers reveal are learned."""
+"""Sends a view upstream, with what a deployment needs of stored answers and the client leaves out of its history:
+fields that its quirks name, and encrypted reasoning. Windows and slopes that answers reveal are learned."""
 
 from __future__ import annotations
 
@@ -6,18 +7,20 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence, Set
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from app.context.calibration import Calibration
+from app.conversation.conversation_types import LogMessage
 from app.dialects.answer_decoding import BAD_GATEWAY
+from app.dialects.provider_dialect import ProviderDialect
 from app.dialects.provider_dialects import PROVIDER_DIALECTS, select_queries
 from app.dialects.sealed_parts import list_sealed_parts
 from app.dialects.usage import TokenUsage
-from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused, UpstreamUnavailable
-from app.pipeline.call.field_restorer import FieldRestorer
+from app.errors import ContextLengthExceeded, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.call.upstream_reply import (
     StreamReply,
     build_bad_answer_error,
@@ -29,12 +32,13 @@ from app.pipeline.call.upstream_request_body import UpstreamBody, build_upstream
 from app.pipeline.call.window_learning import WindowLearner, replace_window
 from app.pipeline.turn.chat_request import ChatRequest
 from app.pipeline.turn.last_view_and_calibration import CalibrationSlopes, read_calibration
-from app.pipeline.turn.resolved_request import OPAQUE_ORIGINS
+from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest
 from app.pipeline.turn.turn import Turn, View, build_cache_key, read_context_edits, speaks_protocol
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import ConversationStore
 from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow
-from app.upstream.provider_contract import COUNT_PATHS, ClientKey, ModelDeployment, UpstreamRequest
+from app.upstream.provider_contract import COUNT_PATHS, ClientKey, ModelDeployment, ProviderQuirks, UpstreamRequest
+from app.upstream.quirks.field_restoration import find_messages_missing_fields, restore_missing_fields
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.measured_calls import send_passthrough
 from app.upstream.routing.prices import compute_call_cost_usd
@@ -369,3 +373,97 @@ def _build_refusal_error(reply: StreamReply | BufferedReply, body: bytes, deploy
             deployment, f"answered with status {status}, which is not a status of a chat completion"
         )
     return build_bad_answer_error(deployment, "did not answer in the form that the request asks for")
+
+
+_READ_BACK_FACTOR = 2
+"""How many log messages to read for each message of a client history that leaves out some of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRestorer:
+    """Reads stored answers to fill in what is missing. If nothing is missing, it reads nothing."""
+
+    store: ConversationStore
+
+    async def restore_fields(
+        self,
+        quirks: ProviderQuirks,
+        resolved_request: ResolvedRequest,
+        view_messages: Sequence[bytes] | None,
+        client_messages: Sequence[bytes],
+    ) -> Sequence[bytes] | None:
+        """Adds the fields that the provider requires to the messages of a view, as far as they are stored.
+
+        Args:
+            quirks: the quirks of the deployment that gets the messages.
+            resolved_request: the request whose conversation holds the stored answers.
+            view_messages: JSON text of each message of the view; None for the client's messages, unchanged.
+            client_messages: JSON text of each of the client's messages.
+
+        Returns:
+            `view_messages` itself if no field is missing or none is found. If the store is away, none is found, and the
+            provider decides whether the messages will do.
+        """
+        # A view from the store has all fields. Without a log there is nothing to restore from.
+        if not quirks.restore_fields or resolved_request.client_messages is None or resolved_request.is_log_unstored:
+            return view_messages
+        messages = [bytes(raw) for raw in (client_messages if view_messages is None else view_messages)]
+        missing = find_messages_missing_fields(messages, quirks.restore_fields, quirks.restore_scope)
+        if not missing:
+            return view_messages
+        stored_answers = await self._read_stored_answers(resolved_request, len(messages) - missing[0])
+        raw_answers = [entry.message.raw for entry in stored_answers]
+        filled = restore_missing_fields(messages, raw_answers, quirks.restore_fields, quirks.restore_scope)
+        return view_messages if filled == messages else filled
+
+    async def restore_answers(
+        self,
+        dialect: ProviderDialect,
+        client: str,
+        resolved_request: ResolvedRequest,
+        view_messages: Sequence[bytes] | None,
+        client_messages: Sequence[bytes],
+    ) -> Sequence[bytes] | None:
+        """Adds what providers of a protocol need of stored answers and the client could not send back, such as
+        encrypted reasoning. Other arguments and result as of `restore_fields`.
+
+        Args:
+            client: the protocol of the client.
+        """
+        if resolved_request.client_messages is None:
+            return view_messages
+        messages = [bytes(raw) for raw in (client_messages if view_messages is None else view_messages)]
+        first_bare = dialect.find_bare_answer(client, messages)
+        if first_bare is None:
+            return view_messages
+        stored_answers = await self._read_stored_answers(resolved_request, len(messages) - first_bare)
+        restored = dialect.restore_answers(messages, [entry.message for entry in stored_answers])
+        return view_messages if restored == messages else restored
+
+    async def read_own_contents(
+        self, resolved_request: ResolvedRequest, deployment_key: str, message_count: int
+    ) -> Set[str]:
+        """Returns the encrypted contents of stored answers of one deployment.
+
+        Args:
+            message_count: how many messages to cover, counted from the end of the log.
+        """
+        answers = await self._read_stored_answers(resolved_request, message_count)
+        own_answers = [entry for entry in answers if (entry.meta or {}).get(OPAQUE_ORIGIN) == deployment_key]
+        return {content for entry in own_answers for content in list_sealed_parts(entry.message.raw)}
+
+    async def _read_stored_answers(self, resolved_request: ResolvedRequest, message_count: int) -> list[LogMessage]:
+        """Reads the stored answers among the last messages of the log.
+
+        Args:
+            message_count: how many messages of the client history to cover, counted from its end.
+        """
+        end = resolved_request.conversation.head_seq + 1
+        read_back_count = message_count if resolved_request.is_aligned_by_index else message_count * _READ_BACK_FACTOR
+        try:
+            entries = await self.store.read_log(
+                resolved_request.conversation, max(0, resolved_request.next_seq - read_back_count), end
+            )
+        except StoreUnavailable:
+            return []
+        return [entry for entry in entries if entry.message.role == "assistant"]

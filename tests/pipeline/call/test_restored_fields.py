@@ -10,7 +10,7 @@ from typing import Any
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.body.message import ChatMessage
 from app.errors import StoreUnavailable
-from app.pipeline.call.field_restorer import FieldRestorer
+from app.pipeline.call.upstream_call import FieldRestorer
 from app.pipeline.turn.resolved_request import ResolvedRequest
 from app.upstream.provider_contract import ProviderQuirks
 from tests.support.memory_store import MemoryStore
