@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -223,7 +223,7 @@ class Talk:
         return self.store
 
     def _create_message_counter(self, counter_for: Callable[[str], TokenCounter]) -> MessageCounter:
-        return _NotingCounting(counter_for, self.counted)
+        return MessageCounter(lambda encoding: _NotingCounter(counter_for(encoding), self.counted))
 
     def stop(self) -> None:
         """The gateway ends; the next request starts another over the same store."""
@@ -264,22 +264,9 @@ class Talk:
         return build_open_caller(self.headers.get("authorization"), None, pepper).tenant
 
 
-class _NotingCounting(MessageCounter):
+class _NotingCounter(TokenCounter):
     """Notes what is counted."""
 
-    def __init__(self, counter_for: Callable[[str], TokenCounter], counted: list[str]) -> None:
-        super().__init__(counter_for)
-        self._counted = counted
-
-    async def count_message_tokens(self, messages: Sequence[Item], encoding: str) -> list[int]:
-        self._counted += [message.text for message in messages]
-        return await super().count_message_tokens(messages, encoding)
-
-    def find_token_counter(self, encoding: str) -> TokenCounter:
-        return _NotingCounter(super().find_token_counter(encoding), self._counted)
-
-
-class _NotingCounter(TokenCounter):
     def __init__(self, counter: TokenCounter, counted: list[str]) -> None:
         vars(self).update(vars(counter))
         self._counted = counted
