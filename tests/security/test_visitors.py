@@ -43,6 +43,7 @@ def test_what_another_sites_page_sends_without_a_key_is_refused(visitors: Browse
         {"origin": "https://behind.a.proxy", "sec_fetch_site": "same-origin"},
         {"origin": "chrome-extension://abc"},
         {"origin": "app://obsidian.md"},
+        {},
     ],
 )
 def test_its_own_pages_local_ones_and_programs_are_served(headers: Any) -> None:

@@ -185,8 +185,7 @@ class Authenticator:
                 hint="Use the operator's token: the start line of `concertina serve` has it, or `auth.operator_token` "
                 "in the settings. Or set `auth.mode: keys`, and use a key with scope `admin`.",
             )
-        if "origin" in headers:  # a browser sends it
-            self._origin_check.check_request(headers, has_credential=any(map(headers.get, CREDENTIAL_HEADERS)))
+        self._origin_check.check_request(headers, has_credential=any(map(headers.get, CREDENTIAL_HEADERS)))
         return self._authenticate_open(headers)
 
     def _has_operator_token(self, headers: Mapping[str, str]) -> bool:

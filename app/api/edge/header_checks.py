@@ -148,23 +148,24 @@ class BrowserOriginCheck:
         self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
 
     def check_request(self, headers: Mapping[str, str], *, has_credential: bool) -> None:
-        """Refuses a request that a page of another site sent. A request without `origin` is not a page's.
+        """Refuses a request that a page of another site sent.
 
         Args:
-            headers: values by lower-case name, with `origin`.
+            headers: values by lower-case name.
             has_credential: the request has a credential. A browser sends its header to another site only with that
                 site's CORS consent, which the gateway never gives.
 
         Raises:
             InsufficientPermissions: a page of another site sent the request.
         """
-        if has_credential:
+        origin = headers.get("origin")
+        if origin is None or has_credential:
             return
         # Current browsers name the relation in `Sec-Fetch-Site`. Without the header, `Origin` and `Host` are compared.
         if headers.get("sec-fetch-site", "cross-site") != "cross-site":
             return
         # Other schemes belong to browser extensions and desktop programs. `null` is a sandboxed page of any site.
-        scheme, _, host = headers["origin"].lower().partition("://")
+        scheme, _, host = origin.lower().partition("://")
         if scheme not in ("http", "https", "null") or host == headers.get("host", "").lower():
             return
         name = parse_host_name(host)
