@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -83,7 +82,8 @@ class ApiKeys:
         """
         now = self.now()
         self._check_new_key(new_key, now)
-        secret = KEY_PREFIX + base64.urlsafe_b64encode(self.random_bytes(KEY_BYTES)).decode().rstrip("=")
+        # Hex has no `-`: a command takes a hint that begins with it for an option.
+        secret = KEY_PREFIX + self.random_bytes(KEY_BYTES).hex()
         chosen = {
             **msgspec.structs.asdict(new_key),
             "name": new_key.name.strip(),

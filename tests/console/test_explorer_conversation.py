@@ -98,6 +98,8 @@ async def test_deleting_takes_its_branches_where_it_is_told_to(console: Console,
     await console.chat([user("One"), assistant("Another answer."), user("Two")])
     found = (await console.get("conversations/mine"))["id"]
     await open_view(page, console, found)
+    # The head has loaded. What still loads of a conversation that is deleted is answered with 404.
+    await expect(page.get_by_role("meter")).to_be_visible()
     await open_menu(page, "More")
     await page.get_by_role("button", name="Delete…").click()
     dialog = page.get_by_role("dialog", name="Delete this conversation?")
