@@ -143,12 +143,13 @@ class AnswerEndpoint:
             body = await read_body(scope, receive, caller.tenant)
             request = self._parse_request(body, headers, caller, request_id)
             if query := scope.get("query_string"):
-                request = msgspec.structs.replace(request, query=query.decode("latin-1"))
-            record_parsed_request(request.model, stream=request.stream)
+                forwarded = msgspec.structs.replace(request.forwarded, query=query.decode("latin-1"))
+                request = msgspec.structs.replace(request, forwarded=forwarded)
+            record_parsed_request(request.model, stream=request.delivery.stream)
             self._list_limits.check_list_lengths(request)
             request = self._authenticator.authorize_request(request, headers)
-            if caller.sees_all_tenants and request.conversation_id is not None:
-                entered = await self._authenticator.enter_conversation(caller, request.conversation_id)
+            if caller.sees_all_tenants and request.continuation.conversation_id is not None:
+                entered = await self._authenticator.enter_conversation(caller, request.continuation.conversation_id)
                 request = msgspec.structs.replace(request, caller=entered)
             if request.caller is not caller:  # the body names an end user, or an operator a conversation
                 record_caller(request.caller.tenant, caller.api_key_name, caller.api_key_id)
@@ -163,7 +164,7 @@ class AnswerEndpoint:
             await self._send_json(_build_error_answer(log_unexpected_error(error, request_id), scope), client)
             return
         try:
-            if request.stream:
+            if request.delivery.stream:
                 with _DisconnectWatcher(scope, receive, waiter):
                     await self._send_answer(waiter, scope, client)
             else:
@@ -228,7 +229,7 @@ class AnswerEndpoint:
                 async for frame in frames:
                     if not client.has_sent_head:
                         await self._send_stream_head(answer, client)
-                        if waiter.attempt.request.event_style != "off":
+                        if waiter.attempt.request.delivery.event_style != "off":
                             heartbeat = _Heartbeat(client, waiter.answer_format, self._silence_seconds)
                     client.last_sent_at = time.monotonic()
                     await send({"type": "http.response.body", "body": frame, "more_body": True})

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from app.api.request_options import parse_request_options
 from app.dialects.chat.request import parse_chat_fields
 from app.dialects.request_body import decode_body_fields
-from app.pipeline.turn.chat_request import Caller, ChatRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest, StoringOptions
 
 
 def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:
@@ -31,11 +33,13 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         raw_fields=fields,
         raw_messages=chat.raw_messages,
         model=chat.model,
-        stream=chat.stream,
-        wants_usage=chat.wants_usage,
         choice_count=chat.choice_count,
         max_output_tokens=chat.max_output_tokens,
-        store=chat.store is not False,
-        stores_completion=chat.store is True,
-        **options,
+        storing=StoringOptions(chat.store is not False, stores_completion=chat.store is True),
+        continuation=options.continuation,
+        context=options.context,
+        compaction=options.compaction,
+        retry=options.retry,
+        delivery=replace(options.delivery, stream=chat.stream, wants_usage=chat.wants_usage),
+        forwarded=options.forwarded,
     )

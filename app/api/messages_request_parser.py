@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from app.api.request_options import parse_request_options
 from app.dialects.messages.answer_format import MessagesAnswerFormat
 from app.dialects.messages.compaction import COMPACTION_FIELD, read_requested_compaction
@@ -28,22 +30,22 @@ def parse_messages_request(
         fields.pop(COMPACTION_FIELD, None)  # the count is that of the messages as sent
     options = parse_request_options(fields, headers)
     messages = parse_messages_fields(
-        fields, may_begin_with_result=options["conversation_id"] is not None, needs_limit=needs_limit
+        fields, may_begin_with_result=options.continuation.conversation_id is not None, needs_limit=needs_limit
     )
-    compaction = None
+    requested = None
     with suppress(InvalidRequest):  # which the gateway raises if the provider does not compact itself
-        compaction = read_requested_compaction(fields)
-    is_alone = compaction is not None and compaction.threshold_tokens is None
+        requested = read_requested_compaction(fields)
+    is_alone = requested is not None and requested.threshold_tokens is None
     answer_format = MessagesAnswerFormat(request_id, messages.model, signs_compaction=is_alone)
-    if compaction is not None:
-        asked: CompactionOptions = options["compaction"]
-        options["compaction"] = CompactionOptions(
-            "now" if is_alone else asked.summarize,
-            instructions=compaction.instructions or asked.instructions,
-            threshold_tokens=compaction.threshold_tokens,
+    compaction = options.compaction
+    if requested is not None:
+        compaction = CompactionOptions(
+            "now" if is_alone else compaction.summarize,
+            instructions=requested.instructions or compaction.instructions,
+            threshold_tokens=requested.threshold_tokens,
             capsule_format=answer_format,
             is_alone=is_alone,
-            pauses=compaction.pauses,
+            pauses=requested.pauses,
         )
     return ChatRequest(
         caller=caller,
@@ -53,9 +55,12 @@ def parse_messages_request(
         raw_messages=messages.raw_messages,
         item_groups=messages.message_indexes,
         model=messages.model,
-        stream=messages.stream,
         max_output_tokens=messages.max_output_tokens,
         protocol="messages",
-        answer_format=answer_format,
-        **options,
+        continuation=options.continuation,
+        context=options.context,
+        compaction=compaction,
+        retry=options.retry,
+        delivery=replace(options.delivery, stream=messages.stream, answer_format=answer_format),
+        forwarded=options.forwarded,
     )

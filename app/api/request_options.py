@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import orjson
 
@@ -15,7 +15,16 @@ from app.conversation.names import check_name
 from app.dialects.answer_format import EventStyle
 from app.dialects.request_body import decode_field
 from app.errors import InvalidRequest
-from app.pipeline.turn.chat_request import CompactionOptions, ContextDetail, ContextMode
+from app.pipeline.turn.chat_request import (
+    CompactionOptions,
+    ContextDetail,
+    ContextMode,
+    ContextOptions,
+    Continuation,
+    DeliveryOptions,
+    ForwardedParts,
+    RetryOptions,
+)
 
 CONTEXT_MODES: Final = get_args(ContextMode)
 EVENT_STYLES: Final = get_args(EventStyle)
@@ -55,8 +64,19 @@ _IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
 _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
 
 
-def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the gateway's own options of a request, by the names of the fields of `ChatRequest`.
+class RequestOptions(NamedTuple):
+    """Sections of a `ChatRequest`, as far as the gateway's own fields and headers fill them."""
+
+    continuation: Continuation
+    context: ContextOptions
+    compaction: CompactionOptions
+    retry: RetryOptions
+    delivery: DeliveryOptions
+    forwarded: ForwardedParts
+
+
+def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> RequestOptions:
+    """Returns the gateway's own options of a request.
 
     Args:
         fields: the JSON text of each top-level field of the body.
@@ -72,21 +92,22 @@ def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str
     if context_mode == "auto" and headers.get(CHAT_TASK_HEADER):
         # A chat UI's side task, such as a title to make, has the chat's id but is no part of its conversation.
         context_mode = "stateless"
-    return {
-        "is_retry": headers.get(RETRY_HEADER, "0") not in ("", "0"),
-        "policy": check_name(policy, "X-Context-Policy") if policy else context.get("policy"),
-        "recall": context.get("recall"),
-        "pin_indexes": context.get("pin", ()),
-        "compaction": CompactionOptions(context.get("summarize", "auto"), instructions=context.get("instructions")),
-        "conversation_id": conversation_id,
-        "is_chat_ui": is_chat_ui,
-        "conversation_hints": _parse_session_hints(fields, headers),
-        "context_mode": context_mode,
-        "context_detail": _parse_header_choice(headers, DETAIL_HEADER, CONTEXT_DETAILS, "full"),
-        "event_style": _parse_header_choice(headers, "x-context-events", EVENT_STYLES, "chunk"),
-        "forwarded_headers": {name: headers[name] for name in FORWARDED_HEADERS if name in headers},
-        "idempotency_key": _parse_idempotency_key(headers),
-    }
+    return RequestOptions(
+        Continuation(conversation_id, is_chat_ui, hints=_parse_session_hints(fields, headers)),
+        ContextOptions(
+            context_mode,
+            check_name(policy, "X-Context-Policy") if policy else context.get("policy"),
+            context.get("pin", ()),
+            context.get("recall"),
+        ),
+        CompactionOptions(context.get("summarize", "auto"), instructions=context.get("instructions")),
+        RetryOptions(headers.get(RETRY_HEADER, "0") not in ("", "0"), idempotency_key=_parse_idempotency_key(headers)),
+        DeliveryOptions(
+            event_style=_parse_header_choice(headers, "x-context-events", EVENT_STYLES, "chunk"),
+            context_detail=_parse_header_choice(headers, DETAIL_HEADER, CONTEXT_DETAILS, "full"),
+        ),
+        ForwardedParts({name: headers[name] for name in FORWARDED_HEADERS if name in headers}),
+    )
 
 
 def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> tuple[str | None, bool]:

@@ -15,7 +15,7 @@ from app.dialects.request_body import decode_body_fields
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
 from app.dialects.responses.compaction_format import CompactionAnswerFormat
 from app.dialects.responses.request import parse_responses_fields
-from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionOptions
+from app.pipeline.turn.chat_request import Caller, ChatRequest, StoringOptions
 
 RANDOM_BYTES: Final = 24
 """A response id has 48 hex digits, as OpenAI's have."""
@@ -53,9 +53,13 @@ class ResponsesRequestParser:
         """Parses the body of `POST /v1/responses/compact`. Arguments and exceptions as of `parse`."""
         request = self._parse(body, headers, caller, request_id, CompactionAnswerFormat)
         # OpenAI's endpoint stores nothing, and does not say whether the responses before it were stored.
-        finds_either = "store" not in request.raw_fields and request.previous_response_id is None
-        compaction = replace(request.compaction, summarize="now", is_alone=True)
-        return replace(request, stream=False, compaction=compaction, finds_either_tenant=finds_either)
+        finds_either = "store" not in request.raw_fields and request.continuation.previous_response_id is None
+        return replace(
+            request,
+            delivery=replace(request.delivery, stream=False),
+            compaction=replace(request.compaction, summarize="now", is_alone=True),
+            storing=replace(request.storing, finds_either_tenant=finds_either),
+        )
 
     def _parse(
         self,
@@ -72,10 +76,11 @@ class ResponsesRequestParser:
         if responses.input_before_trigger is not None:
             fields["input"] = responses.input_before_trigger
         # A request with `conversation` brings only what is new: its other items are in the conversation.
-        if responses.conversation is not None and options.get("context_mode", "auto") == "auto":
-            options["context_mode"] = "append"
+        context = options.context
+        if responses.conversation is not None and context.mode == "auto":
+            context = replace(context, mode="append")
         # The client accepts that the oldest items are left out, so it does not wait for a summary.
-        compaction: CompactionOptions = options.pop("compaction")
+        compaction = options.compaction
         if is_alone:
             compaction = replace(compaction, summarize="now")
         elif responses.truncation == "auto" and compaction.summarize == "auto":
@@ -93,20 +98,23 @@ class ResponsesRequestParser:
             raw_messages=responses.raw_messages,
             item_groups=responses.item_groups,
             model=responses.model,
-            stream=responses.stream,
             max_output_tokens=responses.max_output_tokens,
-            store=responses.store,
-            keeps_context_only=not responses.store and self._keeps_context,
-            may_keep_context=self._keeps_context,
-            stores_completion=responses.store,
             protocol="responses",
-            answer_format=answer_format,
-            previous_response_id=responses.previous_response_id,
+            storing=StoringOptions(
+                responses.store,
+                keeps_context_only=not responses.store and self._keeps_context,
+                stores_completion=responses.store,
+                may_keep_context=self._keeps_context,
+            ),
+            continuation=replace(options.continuation, previous_response_id=responses.previous_response_id),
+            context=context,
             compaction=replace(
                 compaction,
                 capsule_format=answer_format if keeps_capsule else None,
                 is_alone=is_alone,
                 threshold_tokens=responses.compact_threshold,
             ),
-            **options,
+            retry=options.retry,
+            delivery=replace(options.delivery, stream=responses.stream, answer_format=answer_format),
+            forwarded=options.forwarded,
         )

@@ -132,7 +132,7 @@ class Pipeline:
         view: View | None = None
         try:
             turn = await self._resolve_turn(request, held_leases)
-            if request.finds_either_tenant and turn.resolved_request.is_first_request:
+            if request.storing.finds_either_tenant and turn.resolved_request.is_first_request:
                 turn = await self._resolve_turn(request.keep_less(), held_leases)
             request = turn.request
             if turn.resolved_request.stored_answer is not None and not request.compaction.is_alone:
@@ -142,10 +142,10 @@ class Pipeline:
                 compaction = self.turn_compactor.start_compaction(turn, view)
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
                 # summary at once, `wait_for_start` is false and the client gets a normal answer.
-                if request.stream and (
+                if request.delivery.stream and (
                     request.compaction.is_alone
                     or request.compaction.pauses
-                    or (request.event_style != "off" and await compaction.wait_for_start())
+                    or (request.delivery.event_style != "off" and await compaction.wait_for_start())
                 ):
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
                 view = await compaction.wait_for_view()
@@ -158,7 +158,7 @@ class Pipeline:
                 with suppress(StoreUnavailable):  # an answer without its compaction is better than none
                     request.compaction.capsule_format.add_compaction(await self.capsule_builder.build(turn, view))
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
-            if not request.stream:
+            if not request.delivery.stream:
                 return await self.response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
             return self._build_streamed_answer(turn, view, upstream_answer, held_leases)
         except BaseException as error:
@@ -176,7 +176,7 @@ class Pipeline:
         resolved_request = await self.conversation_resolver.resolve(request, model_context.encoding, held_leases)
         if resolved_request.expanded_messages is not None:
             request = replace(request, raw_messages=resolved_request.expanded_messages)
-        if request.pin_indexes or resolved_request.conversation.marks:
+        if request.context.pin_indexes or resolved_request.conversation.marks:
             resolved_request = await self.pin_updater.apply_request_pins(request, resolved_request)
         if resolved_request.storage.is_stored:
             set_log_conversation(resolved_request.conversation.id)
@@ -200,12 +200,12 @@ class Pipeline:
         """Plans the view with the summaries that exist now. If the store is unavailable, the view is built from the
         client history alone, unless the request needs the store."""
         budget = self.view_builder.compute_budget(turn)
-        if turn.request.pin_indexes:
+        if turn.request.context.pin_indexes:
             pins = decode_pins(turn.resolved_request.conversation.marks)
             check_pin_share(pins, turn.policy, budget, param="context.pin")
         summarize: SummarizeMode = turn.request.compaction.summarize if may_compact(turn) else "never"
         try:
-            if (turn.request.recall or turn.policy.recall_mode) == "tool":
+            if (turn.request.context.recall or turn.policy.recall_mode) == "tool":
                 return await self.search_tool_loop.plan_view_with_tool(turn, budget, summarize)
             return turn, await self.view_builder.build_view(turn, budget, summarize=summarize)
         except ContextLengthExceeded:
@@ -225,7 +225,9 @@ class Pipeline:
             view = await self.quotation_builder.add_quotations(turn, view)
         elif turn.search_tool_session is not None:
             turn = remove_search_tool(turn)
-        share_attributes({COMPACTED_ATTRIBUTE: bool(view.plan.summaries), STREAMED_ATTRIBUTE: turn.request.stream})
+        share_attributes(
+            {COMPACTED_ATTRIBUTE: bool(view.plan.summaries), STREAMED_ATTRIBUTE: turn.request.delivery.stream}
+        )
         return turn, view
 
     async def _call_upstream_and_write_question(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
@@ -246,7 +248,7 @@ class Pipeline:
             else:
                 upstream_answer, turn, view = await self._call_upstream_with_search_tool(turn, view)
             turn = await self._finish_question_write(question, turn, upstream_answer)
-            if turn.request.stream and turn.search_tool_session is not None:
+            if turn.request.delivery.stream and turn.search_tool_session is not None:
                 # The model may run searches before the stream has something to show, and these may fail.
                 upstream_answer = await self.search_tool_loop.start_streamed_rounds(turn, upstream_answer)
         except BaseException:
@@ -340,13 +342,13 @@ class Pipeline:
         context_report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
         """Streams progress events while the compaction runs, then the answer."""
-        answer_format, capsule_format = turn.request.answer_format, turn.request.compaction.capsule_format
+        answer_format, capsule_format = turn.request.delivery.answer_format, turn.request.compaction.capsule_format
         answer_format.begin_progress(
             Progress(
                 completion_id=self.clock_and_ids.new_completion_id(),
                 created=int(self.clock_and_ids.unix_seconds()),
                 model=turn.request.model,
-                style=turn.request.event_style,
+                style=turn.request.delivery.event_style,
                 fields=context_report.render_status_fields(),
             )
         )
@@ -412,8 +414,8 @@ class Pipeline:
         divided by the limit); with `context_edits` also how many tokens they clear. Tokens are our calibrated estimate.
         Stores nothing."""
         # A response that names its conversation brings new items only, so those of the conversation are counted, too.
-        if request.protocol != "responses" or request.context_mode != "append":
-            request = replace(request, context_mode="stateless")
+        if request.protocol != "responses" or request.context.mode != "append":
+            request = replace(request, context=replace(request.context, mode="stateless"))
         async with AsyncExitStack() as held_leases:
             turn = await self._resolve_turn(request, held_leases)
         budget = self.view_builder.compute_budget(turn)

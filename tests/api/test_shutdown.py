@@ -37,7 +37,7 @@ class Unfinished:
         self.let_go = False
 
     async def answer(self, request: ChatRequest) -> Answer:
-        if request.stream:
+        if request.delivery.stream:
             return StreamedAnswer({}, self._frames())
         self.running.set()
         await asyncio.Event().wait()

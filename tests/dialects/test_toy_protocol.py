@@ -32,7 +32,7 @@ from app.dialects.request_body import decode_body_fields, decode_field
 from app.dialects.request_translation import TranslatedFields
 from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.errors import GatewayError
-from app.pipeline.turn.chat_request import Caller, ChatRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest, DeliveryOptions
 from app.upstream import provider_contract
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from tests.live import Reply, ScriptedUpstream, completion, stream
@@ -206,9 +206,8 @@ def parse_toy_request(body: bytes, headers: Mapping[str, str], caller: Caller, r
         raw_fields=fields,
         raw_messages=[orjson.dumps(words) for words in decode_field(fields, "say")],
         model=decode_field(fields, "model"),
-        stream=bool(decode_field(fields, "stream")),
         protocol="toy",
-        answer_format=ToyAnswerFormat(),
+        delivery=DeliveryOptions(bool(decode_field(fields, "stream")), answer_format=ToyAnswerFormat()),
     )
 
 

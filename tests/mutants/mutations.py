@@ -191,8 +191,8 @@ IDENTITY: Final = (
     Mutation(
         "idempotency-key-of-strangers",
         "app/pipeline/resolve/answer_replay.py",
-        "return tenant, request.idempotency_key",
-        'return "", request.idempotency_key',
+        "return tenant, request.retry.idempotency_key",
+        'return "", request.retry.idempotency_key',
         (f"{TURNS}::test_a_key_of_another_tenant_finds_no_run_in_flight[not stored-whole]",),
         "Two tenants that use the same idempotency key get one answer.",
     ),
@@ -207,7 +207,7 @@ IDENTITY: Final = (
     Mutation(
         "retry-in-another-conversation",
         "app/pipeline/resolve/answer_replay.py",
-        "        request.conversation_id,",
+        "        request.continuation.conversation_id,",
         "        None,",
         (f"{TURNS}::test_a_retry_in_another_conversation_finds_no_run_in_flight[waiting]",),
         "A question in one conversation gets the answer that was given in another.",
@@ -297,7 +297,7 @@ IDENTITY: Final = (
     Mutation(
         "named-conversation-continued",
         "app/pipeline/resolve/history_resolution.py",
-        "return request.conversation_id is None and conversation.is_named",
+        "return request.continuation.conversation_id is None and conversation.is_named",
         "return False",
         (PROOF_TESTS + "::test_a_conversation_that_its_caller_names_is_only_branched",),
         "Somebody without an id writes into a conversation that an application has named.",
@@ -631,7 +631,7 @@ EDGE: Final = (
     Mutation(
         "status-bypassed",
         "app/pipeline/respond/context_status.py",
-        'elif not is_stored and turn.request.store and plan.status == "full":',
+        'elif not is_stored and turn.request.storing.store and plan.status == "full":',
         "elif False:",
         ("tests/pipeline/resolve/test_conversation_ids.py::test_the_mode_header_settles_what_messages_are",),
         "An answer that is not to be stored says `full`, as if it were.",

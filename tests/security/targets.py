@@ -95,7 +95,8 @@ def chat_request(data: bytes) -> None:
     try:
         request = parse_chat_request(body, headers, CALLER, "req_1")
         assert request.model
-        assert request.conversation_id is None or is_valid_conversation_id(request.conversation_id)
+        requested_id = request.continuation.conversation_id
+        assert requested_id is None or is_valid_conversation_id(requested_id)
         for raw in request.raw_messages:
             _look_at(bytes(raw))
         check_messages(

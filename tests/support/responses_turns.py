@@ -24,7 +24,14 @@ from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.turn.background_tasks import BackgroundTasks
-from app.pipeline.turn.chat_request import Caller, ChatRequest
+from app.pipeline.turn.chat_request import (
+    Caller,
+    ChatRequest,
+    ContextOptions,
+    Continuation,
+    RetryOptions,
+    StoringOptions,
+)
 from app.pipeline.turn.resolved_request import REQUEST_DIGEST, ResolvedRequest
 from app.pipeline.turn.token_counting import MessageCounter
 from app.store.leases import LeaseKeeper
@@ -95,11 +102,9 @@ class ResponsesTurns:
 
     def request(self, given: str | Sequence[dict[str, Any]], **fields: Any) -> ChatRequest:
         """A request as the parser makes it: `given` is `input`, other fields are those of the body."""
-        own = {
-            name: fields.pop(name)
-            for name in ("is_retry", "keeps_context_only", "context_mode", "conversation_hints")
-            if name in fields
-        }
+        mode = fields.pop("context_mode", "append" if fields.get("conversation") else "auto")
+        is_retry, keeps_context_only = fields.pop("is_retry", False), fields.pop("keeps_context_only", False)
+        hints = fields.pop("conversation_hints", {})
         tenant = fields.pop("tenant", self.tenant)
         body = {"model": "m", "input": given, **fields}
         raw_fields = {name: json.dumps(value).encode() for name, value in body.items()}
@@ -112,8 +117,6 @@ class ResponsesTurns:
             messages = group_input_items(raw_items, may_begin_with_result=continues or refers)
         if fields.get("instructions"):
             messages.insert(0, encode_instructions(raw_fields["instructions"]))
-        if fields.get("conversation"):
-            own.setdefault("context_mode", "append")
         return ChatRequest(
             caller=Caller(tenant=tenant),
             request_id="req",
@@ -121,12 +124,13 @@ class ResponsesTurns:
             raw_fields=raw_fields,
             raw_messages=messages,
             model="m",
-            store=fields.get("store", True),
-            stores_completion=fields.get("store", True),
-            conversation_id=fields.get("conversation"),
-            previous_response_id=fields.get("previous_response_id"),
+            storing=StoringOptions(fields.get("store", True), keeps_context_only, fields.get("store", True)),
+            continuation=Continuation(
+                fields.get("conversation"), previous_response_id=fields.get("previous_response_id"), hints=hints
+            ),
+            context=ContextOptions(mode),
+            retry=RetryOptions(is_retry),
             protocol="responses",
-            **own,
         )
 
     @asynccontextmanager
@@ -144,7 +148,7 @@ class ResponsesTurns:
         response_id = f"resp_{next(_numbers):048x}"
         meta = {"id": response_id, REQUEST_DIGEST: resolved_request.storage.request_digest, "context_status": "full"}
         conversation = await self.writer.write_answer(resolved_request, AnswerToStore(answer, meta=meta))
-        if request.stores_completion and resolved_request.storage.is_stored:
+        if request.storing.stores_completion and resolved_request.storage.is_stored:
             await self.completions.write_completion(request, resolved_request, conversation, response_id, answer)
         return response_id, conversation
 

@@ -89,7 +89,7 @@ class IdempotencyClaim:
     def __post_init__(self) -> None:
         self._row = {
             "tenant": self.request.caller.tenant,
-            "key": str(self.request.idempotency_key),
+            "key": str(self.request.retry.idempotency_key),
             "holder": self.keys.new_holder(),
         }
 

@@ -169,7 +169,7 @@ class AttemptWaiter(msgspec.Struct, eq=False):
     @property
     def answer_format(self) -> AnswerFormat:
         """Writes the attempt's answer."""
-        return self.attempt.request.answer_format
+        return self.attempt.request.delivery.answer_format
 
     async def wait_for_answer(self) -> Answer:
         """Returns the attempt's answer. To be called once; of a stream, all frames are to be read, or closed.
@@ -344,7 +344,7 @@ class SharedAttempts:
         key = make_coalescing_key(request)
         attempts = self._running_attempts.get(key, [])
         ended = self._undelivered_attempts.get(key)
-        if ended is None and request.is_retry:
+        if ended is None and request.retry.is_retry:
             ended = self._delivered_attempts.get(key)
         if ended is not None and ended.attempt is not None:
             attempts = [*attempts, ended.attempt]
@@ -352,7 +352,7 @@ class SharedAttempts:
         has_joined = attempt is not None
         if attempt is None:
             attempt = self._start_attempt(key, request, ended)
-        elif attempt.has_ended and request.idempotency_key is None:
+        elif attempt.has_ended and request.retry.idempotency_key is None:
             # It is given once, or several times if a key leads to it.
             self._undelivered_attempts.forget(key)
         waiter = AttemptWaiter(self, attempt, request.request_id, is_disconnected, has_joined)
@@ -365,16 +365,16 @@ class SharedAttempts:
         requests are two (for example two samples of one prompt)."""
         joinable = [one for one in attempts if one.can_be_joined]
         same_requests = [one for one in joinable if are_same_request(one.request, request)]
-        if request.idempotency_key is not None:
+        if request.retry.idempotency_key is not None:
             if joinable and not same_requests:
                 raise make_key_reused_error()
             # A request that is stored is not refused: it waits for the key's answer in the store.
-            if not joinable and not request.is_kept and any(one.has_discarded_frames for one in attempts):
+            if not joinable and not request.storing.is_kept and any(one.has_discarded_frames for one in attempts):
                 raise make_key_in_use_error()
         # An attempt whose clients are all gone is taken first: this request most likely repeats one that hung up.
         if abandoned := [one for one in same_requests if one.is_abandoned]:
             return abandoned[0]
-        if same_requests and (request.is_retry or request.idempotency_key is not None):
+        if same_requests and (request.retry.is_retry or request.retry.idempotency_key is not None):
             # Several attempts may be meant; retries are spread over them evenly.
             return min(same_requests, key=lambda one: len(one.waiters))
         return None
@@ -383,10 +383,13 @@ class SharedAttempts:
         first_attempt_at = self.now()
         if ended is not None:
             # An attempt that failed is evidence, too: the store may have kept its answer without confirming the write.
-            request = replace(request, is_retry=True, first_attempt_at=ended.first_attempt_at)
-        if request.is_retry or request.idempotency_key is not None:
+            retry = replace(request.retry, is_retry=True, first_attempt_at=ended.first_attempt_at)
+            request = replace(request, retry=retry)
+        if request.retry.is_retry or request.retry.idempotency_key is not None:
             # Another process may have made the first attempt, and may have stored its answer.
-            first_attempt_at = request.first_attempt_at or first_attempt_at - timedelta(seconds=RETRY_MAX_AGE_SECONDS)
+            first_attempt_at = request.retry.first_attempt_at or first_attempt_at - timedelta(
+                seconds=RETRY_MAX_AGE_SECONDS
+            )
         replayed_conversation_id = None if ended is None else ended.conversation_id
         attempt = SharedAttempt(key, request, first_attempt_at, replayed_conversation_id)
         # The end of the attempt before is no longer the newest.
@@ -425,7 +428,7 @@ class SharedAttempts:
             except StoreUnavailable as error:
                 # Without the store, the retry is answered anew instead of refused.
                 drop_tracebacks(error)
-        elif request.idempotency_key is not None and request.is_kept:
+        elif request.retry.idempotency_key is not None and request.storing.is_kept:
             attempt.claim = self.idempotency_keys.begin_claim(request)
             answer = await attempt.claim.acquire_or_replay()
         if answer is not None:
@@ -443,7 +446,7 @@ class SharedAttempts:
             request = replace(request, allowance=allowance)
         # Without a stream and a key, the answer is complete when it is here. Without `on_answer`, the pipeline may
         # store question and answer in one write.
-        if request.idempotency_key is not None or request.stream:
+        if request.retry.idempotency_key is not None or request.delivery.stream:
             request = replace(request, on_answer=attempt.record_complete_answer)
         try:
             async with self.admission.hold_slot(request.caller.tenant, lambda: attempt.is_abandoned):
@@ -501,7 +504,10 @@ class SharedAttempts:
                 del self._running_attempts[attempt.key]
         if attempt.claim is not None and attempt.claim.is_recorded:
             return
-        answer, has_key = attempt.answer if attempt.is_complete else None, attempt.request.idempotency_key is not None
+        answer, has_key = (
+            attempt.answer if attempt.is_complete else None,
+            attempt.request.retry.idempotency_key is not None,
+        )
         conversation_id = None if answer is None or has_key else answer.headers.get("x-conversation-id")
         kept_attempt = attempt if conversation_id is None and attempt.has_whole_answer else None
         # Of two equal attempts at once, the other one's answer does not answer this one's retry.

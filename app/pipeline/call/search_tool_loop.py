@@ -223,7 +223,7 @@ class _SearchRounds:
             except GatewayError as error:
                 # The relay makes the end of a stream of a break. A refusal cannot become an HTTP error any more, once
                 # the client has read a part of the answer.
-                if isinstance(error, UpstreamUnavailable) or not (has_begun and self._turn.request.stream):
+                if isinstance(error, UpstreamUnavailable) or not (has_begun and self._turn.request.delivery.stream):
                     raise
                 yield JoinedEvents(values=[Failure(encode_error_body(error))])
                 return
@@ -247,7 +247,7 @@ class _SearchRounds:
             else PROVIDER_DIALECTS[reply.protocol].make_decoder(self._deployment.key)
         )
         if self.joiner is None:
-            is_same = self._turn.request.answer_format.protocol == reply.protocol
+            is_same = self._turn.request.delivery.answer_format.protocol == reply.protocol
             self.joiner = RoundJoiner(decoder, is_same_protocol=is_same, may_pass=stream, is_last_round=is_last_round)
         else:
             self.joiner.begin_round(decoder, is_last_round=is_last_round)

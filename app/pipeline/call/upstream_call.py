@@ -119,17 +119,21 @@ class UpstreamCaller:
             body_for,
             tenant=turn.request.caller.tenant,
             client_key=turn.client_key,
-            headers=turn.request.forwarded_headers,
-            queries=select_queries(turn.request.protocol, turn.request.query),
+            headers=turn.request.forwarded.headers,
+            queries=select_queries(turn.request.protocol, turn.request.forwarded.query),
         )
         deployment = opened.deployment
-        reply, error_body = await read_first_event_or_body(opened.reply, deployment, stream=turn.request.stream)
+        reply, error_body = await read_first_event_or_body(
+            opened.reply, deployment, stream=turn.request.delivery.stream
+        )
         sent_view = sent_views[deployment.key]
         if error_body is None:
             return UpstreamAnswer(reply, deployment, sent_view)
         overflow = _recognise_overflow(reply.status, error_body, view) if can_recover else None
         if overflow is None:
-            return await _accept_reply_or_raise(reply, error_body, deployment, sent_view, stream=turn.request.stream)
+            return await _accept_reply_or_raise(
+                reply, error_body, deployment, sent_view, stream=turn.request.delivery.stream
+            )
         await reply.aclose()
         if overflow.limit_tokens is not None and overflow.limit_tokens < sent_view.budget.window:
             self.window_learner.learn_from_refusal(deployment, overflow)
@@ -149,7 +153,7 @@ class UpstreamCaller:
             return None
         body = build_upstream_body(request, None, deployment).body
         key = authorization and ClientKey(authorization, provider.name).disclose_to_provider(provider)
-        call = UpstreamRequest(path, body, authorization=key, headers=request.forwarded_headers)
+        call = UpstreamRequest(path, body, authorization=key, headers=request.forwarded.headers)
         try:
             async with asyncio.timeout(COUNT_SECONDS), aclosing(await send_passthrough(provider, call)) as reply:
                 count = await reply.read()
@@ -189,13 +193,17 @@ class UpstreamCaller:
             body_for,
             tenant=turn.request.caller.tenant,
             client_key=turn.client_key,
-            headers=turn.request.forwarded_headers,
-            queries=select_queries(turn.request.protocol, turn.request.query),
+            headers=turn.request.forwarded.headers,
+            queries=select_queries(turn.request.protocol, turn.request.forwarded.query),
         )
-        reply, error_body = await read_first_event_or_body(opened.reply, deployment, stream=turn.request.stream)
+        reply, error_body = await read_first_event_or_body(
+            opened.reply, deployment, stream=turn.request.delivery.stream
+        )
         if error_body is None:
             return UpstreamAnswer(reply, deployment, sent_view)
-        return await _accept_reply_or_raise(reply, error_body, deployment, sent_view, stream=turn.request.stream)
+        return await _accept_reply_or_raise(
+            reply, error_body, deployment, sent_view, stream=turn.request.delivery.stream
+        )
 
     async def _build_body(
         self,

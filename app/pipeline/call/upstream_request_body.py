@@ -58,7 +58,7 @@ def build_upstream_body(
     if deployment.upstream_model != request.model:
         fields["model"] = orjson.dumps(deployment.upstream_model)
     # `metadata` belongs to the stored completion, which we keep. OpenAI refuses it without `store`, which we remove.
-    keeps_metadata = request.protocol != "chat" or not request.stores_completion
+    keeps_metadata = request.protocol != "chat" or not request.storing.stores_completion
     warnings: list[str] = []
     client = request.protocol
     if client != dialect.client_protocol:
@@ -81,7 +81,7 @@ def build_upstream_body(
         messages, fields = rendered.messages, rendered.put_into(fields)
         warnings += rendered.warnings
     # Usage is what calibration and metrics learn from. The relay hides it from a client that did not ask for it.
-    if request.stream and not request.wants_usage and deployment.quirks.stream_usage:
+    if request.delivery.stream and not request.delivery.wants_usage and deployment.quirks.stream_usage:
         fields |= dialect.ask_for_usage(fields)
     if max_output_tokens is not None:
         fields |= dialect.lower_output_limit(fields, max_output_tokens)

@@ -48,7 +48,7 @@ class CapsuleBuilder:
         carried = [message for message in carried if message.role == "user"]
         said: Sequence[Item] = carried
         earlier_texts = () if base is None else base.user_text
-        is_continued = resolved_request.is_append or request.previous_response_id is not None
+        is_continued = resolved_request.is_append or request.continuation.previous_response_id is not None
         if conversation.redacted_seqs or is_continued or (resolved_request.client_messages is None and base is None):
             # The request carries a part only; or words in it were erased, and must not come back with the capsule.
             said, earlier_texts = await self._read_user_messages(resolved_request, carried), ()

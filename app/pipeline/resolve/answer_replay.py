@@ -32,12 +32,12 @@ DISTINGUISHING_HEADERS: Final = ("openai-organization", "openai-project", "opena
 def list_distinguishing_options(request: ChatRequest) -> tuple[Any, ...]:
     """Returns the options in which two requests with the same body can differ."""
     return (
-        request.conversation_id,
-        request.is_chat_ui,
-        request.context_mode,
-        request.policy,
-        request.event_style,
-        *map(request.forwarded_headers.get, DISTINGUISHING_HEADERS),
+        request.continuation.conversation_id,
+        request.continuation.is_chat_ui,
+        request.context.mode,
+        request.context.policy,
+        request.delivery.event_style,
+        *map(request.forwarded.headers.get, DISTINGUISHING_HEADERS),
     )
 
 
@@ -46,8 +46,8 @@ def make_coalescing_key(request: ChatRequest) -> Hashable:
     bodies apart."""
     tenant = request.caller.tenant
     # Without the body: a reused key with another body must be found, so that it can be refused.
-    if request.idempotency_key is not None:
-        return tenant, request.idempotency_key
+    if request.retry.idempotency_key is not None:
+        return tenant, request.retry.idempotency_key
     body = request.body
     return tenant, request.caller.api_key_id, list_distinguishing_options(request), len(body), body[-TAIL_BYTES:]
 
@@ -60,7 +60,7 @@ def are_same_request(one: ChatRequest, other: ChatRequest) -> bool:
 async def compute_retry_digest(request: ChatRequest) -> str:
     """Returns 32 hex digits that name a request of one tenant, its idempotency key included. They are stored with its
     answer."""
-    options = (*list_distinguishing_options(request), request.idempotency_key)
+    options = (*list_distinguishing_options(request), request.retry.idempotency_key)
     return (await _hash_options_and_body(msgspec.json.encode(options), request.body)).hex()[:32]
 
 
@@ -99,7 +99,7 @@ class StoredAnswers:
         (docs/decisions/0036)."""
         # Only the head counts: if the conversation has gone on, its client has received the answer, and the same words
         # are a new request.
-        if not (request.is_retry or request.idempotency_key is not None):
+        if not (request.retry.is_retry or request.retry.idempotency_key is not None):
             return None
         entry = await self._read_answer(conversation, conversation.head_seq)
         is_answer = entry is not None and await self.is_answer_to(entry, request)
@@ -118,7 +118,7 @@ class StoredAnswers:
         meta = entry.meta or {}
         if entry.created_at is None or REQUEST_DIGEST not in meta:
             return False
-        oldest_allowed = request.first_attempt_at or self._now() - timedelta(seconds=RETRY_MAX_AGE_SECONDS)
+        oldest_allowed = request.retry.first_attempt_at or self._now() - timedelta(seconds=RETRY_MAX_AGE_SECONDS)
         # An answer older than the request's first attempt was made for another request with the same words.
         if entry.created_at < oldest_allowed:
             return False
@@ -154,11 +154,13 @@ def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatR
     context = meta.get("context", {})
     if "prompt_tokens" in context:
         headers["x-context-tokens"] = f"{context['prompt_tokens']}/{context['limit']}"
-    context = select_context_fields(context, request.context_detail)
-    stored = StoredAnswer(entry, request.model, gateway_fields, context, request.wants_usage)
-    if request.stream:
-        return StreamedAnswer(headers, _stream_frames(list(request.answer_format.render_stored_stream(stored))))
-    return WholeAnswer(request.answer_format.render_stored_answer(stored), headers)
+    context = select_context_fields(context, request.delivery.context_detail)
+    stored = StoredAnswer(entry, request.model, gateway_fields, context, request.delivery.wants_usage)
+    if request.delivery.stream:
+        return StreamedAnswer(
+            headers, _stream_frames(list(request.delivery.answer_format.render_stored_stream(stored)))
+        )
+    return WholeAnswer(request.delivery.answer_format.render_stored_answer(stored), headers)
 
 
 async def _stream_frames(frames: list[bytes]) -> AsyncGenerator[bytes, None]:

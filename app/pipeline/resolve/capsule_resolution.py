@@ -130,7 +130,7 @@ class CapsuleResolver:
     ) -> tuple[Conversation, LogMessage] | None:
         """Returns the last message of a capsule's range: in its conversation or, if that has another message there,
         in a relative."""
-        if request.context_mode == "stateless" or capsule.is_context_only != request.keeps_context_only:
+        if request.context.mode == "stateless" or capsule.is_context_only != request.storing.keeps_context_only:
             return None
         tenant, seq = request.log_tenant, capsule.to_seq - 1
         conversation = await self.store.find_conversation(tenant=tenant, conversation_id=capsule.conversation_id)

@@ -222,7 +222,11 @@ async def check_new_messages(messages: Sequence[Item], *, first_index: int, has_
 def may_append(request: ChatRequest, client_history: ClientHistory) -> bool:
     """Returns whether the request names a conversation and brings no history. Chat UIs name their chat in unrelated
     calls, too, so they never append."""
-    return request.conversation_id is not None and not request.is_chat_ui and not client_history.may_contain_answer
+    return (
+        request.continuation.conversation_id is not None
+        and not request.continuation.is_chat_ui
+        and not client_history.may_contain_answer
+    )
 
 
 def is_append_request(
@@ -230,6 +234,10 @@ def is_append_request(
 ) -> bool:
     """Returns whether a request without a mode header is an append: its client names a conversation, has not been seen
     to resend, and sends no history."""
-    if request.conversation_id is None or request.context_mode != "auto" or not may_append(request, client_history):
+    if (
+        request.continuation.conversation_id is None
+        or request.context.mode != "auto"
+        or not may_append(request, client_history)
+    ):
         return False
     return named_conversation is None or named_conversation.mode != "resend"

@@ -55,9 +55,9 @@ def list_scopes(request: ChatRequest) -> list[FingerprintScope]:
     """Returns the scopes in which the answers of a request are counted, the narrowest first."""
     tenant, end_user = request.caller.tenant, request.end_user_digest
     scopes = [FingerprintScope(tenant, end_user)]
-    if request.conversation_hints:
+    if request.continuation.hints:
         # All hints together: a client that names a session and a thread means this thread of this session.
-        names, values = zip(*sorted(request.conversation_hints.items()), strict=True)
+        names, values = zip(*sorted(request.continuation.hints.items()), strict=True)
         scopes.insert(0, FingerprintScope(tenant, end_user, ("\0".join(names), "\0".join(values))))
     return scopes
 

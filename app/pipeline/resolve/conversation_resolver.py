@@ -126,7 +126,10 @@ class ConversationResolver:
         """
         expanded_request = request
         if request.protocol == "responses":
-            may_begin_with_result = request.conversation_id is not None or request.previous_response_id is not None
+            may_begin_with_result = (
+                request.continuation.conversation_id is not None
+                or request.continuation.previous_response_id is not None
+            )
             expanded_request = await expand_item_references(
                 self._store, request, may_begin_with_result=may_begin_with_result
             )
@@ -154,13 +157,13 @@ class ConversationResolver:
     ) -> ResolvedRequest:
         """Resolves a request whose messages have no references to items, and no capsules."""
         client_history = build_client_history(request, self._prefix_memory)
-        if request.context_mode == "stateless" and request.previous_response_id is None:
+        if request.context.mode == "stateless" and request.continuation.previous_response_id is None:
             return await self._resolve_unstored(request, client_history, encoding)
         try:
             # What was served without the store is counted first: until then an equal answer proves too much.
             await self._unwritten_fingerprints.write()
-            if request.keeps_context_only and await continues_stored_conversation(self._store, request):
-                request = replace(request, keeps_context_only=False)
+            if request.storing.keeps_context_only and await continues_stored_conversation(self._store, request):
+                request = replace(request, storing=replace(request.storing, keeps_context_only=False))
             resolved_request = await self._resolve_with_store(
                 request, client_history, encoding, held_leases, capsule_history
             )
@@ -169,14 +172,14 @@ class ConversationResolver:
                 request_digest=await compute_retry_digest(request) if resolved_request.storage.is_stored else None,
                 fingerprint_scopes=list_scopes(request),
             )
-            is_forgotten = request.protocol == "responses" and not request.store
+            is_forgotten = request.protocol == "responses" and not request.storing.store
             warnings = (describe_forgotten_response(request),) if is_forgotten else ()
             return replace(resolved_request, storage=storage, warnings=warnings)
         except StoreUnavailable:
             # A request that may be an append does not bring its history: without the store, the model would answer
             # without the conversation.
             is_placed = capsule_history is not None and capsule_history.place is not None
-            may_be_append = is_placed or request.context_mode == "append" or may_append(request, client_history)
+            may_be_append = is_placed or request.context.mode == "append" or may_append(request, client_history)
             if not self._serves_degraded or may_be_append:
                 raise
             return await self.resolve_without_store(request, encoding)
@@ -201,25 +204,25 @@ class ConversationResolver:
         held_leases: AsyncExitStack,
         capsule_history: CapsuleHistory | None,
     ) -> ResolvedRequest:
-        if request.previous_response_id is not None:
+        if request.continuation.previous_response_id is not None:
             continued = await self._previous_responses.resolve(request, client_history)
             check_capsule_conversation(capsule_history, continued.conversation)
             return continued
         named_conversation = (
             None
-            if request.conversation_id is None
-            else await self._find_named_conversation(request.log_tenant, request.conversation_id)
+            if request.continuation.conversation_id is None
+            else await self._find_named_conversation(request.log_tenant, request.continuation.conversation_id)
         )
         if capsule_history is not None and capsule_history.place is not None:
             if has_gateway_id(request):
                 check_capsule_conversation(capsule_history, named_conversation)
             # What is appended to a named conversation follows its end, wherever the range of the capsule ends.
-            if named_conversation is None or request.context_mode != "append":
+            if named_conversation is None or request.context.mode != "append":
                 return await self._resolve_after_capsule(request, capsule_history, capsule_history.place)
         # First of all: no later case may show one end user's conversation to another.
         if named_conversation is not None and has_other_end_user(request, named_conversation):
             return await self._resolve_for_other_end_user(request, named_conversation, client_history, encoding)
-        if request.context_mode == "append" or is_append_request(request, named_conversation, client_history):
+        if request.context.mode == "append" or is_append_request(request, named_conversation, client_history):
             return await self._resolve_append(request, named_conversation, client_history, encoding, held_leases)
         # Before the search for a resend: the tail of an agent's run contains answers and looks like a resent history.
         if named_conversation is not None and await self._retry_detector.is_resent_tail(
@@ -231,7 +234,7 @@ class ConversationResolver:
             return resolved_request
         # The history matches nothing and has no answer. With an id of ours this is an append. With a client's own id it
         # may be an unrelated call of a chat UI, which must not go into the chat's log.
-        if named_conversation is not None and request.context_mode == "auto" and not client_history.may_contain_answer:
+        if named_conversation is not None and request.context.mode == "auto" and not client_history.may_contain_answer:
             if has_gateway_id(request):
                 return await self._resolve_append(request, named_conversation, client_history, encoding, held_leases)
             if named_conversation.answered:  # a chat UI asks for a title under its chat's id
@@ -256,9 +259,9 @@ class ConversationResolver:
         )
         return change_storage(
             resolved_request,
-            is_stored=request.is_kept,
+            is_stored=request.storing.is_kept,
             assigns_external_id=must_assign_external_id(request, resolved_request.conversation),
-            external_id=request.conversation_id,
+            external_id=request.continuation.conversation_id,
         )
 
     async def _resolve_for_other_end_user(
@@ -348,11 +351,11 @@ class ConversationResolver:
             has_missing_results=await client_history.has_missing_results(request),
             shown=replace(shown, log_seqs=log_seqs, client_versions=versions, new_versions=new_versions),
             storage=TurnStorage(
-                is_stored=request.is_kept,
-                needs_store=request.is_kept and not self._serves_degraded,
+                is_stored=request.storing.is_kept,
+                needs_store=request.storing.is_kept and not self._serves_degraded,
                 assigns_external_id=must_assign_external_id(request, conversation),
-                external_id=request.conversation_id,
-                conversation_hints=request.conversation_hints,
+                external_id=request.continuation.conversation_id,
+                conversation_hints=request.continuation.hints,
             ),
             history_digest=client_history.history_digest,
             stored_answer=placed.stored_answer,
@@ -368,14 +371,14 @@ class ConversationResolver:
     ) -> ResolvedRequest:
         """Appends new messages. The lease comes before the read, so that two appends see each other's messages."""
         tenant = request.log_tenant
-        if named_conversation is None and request.conversation_id is not None:
+        if named_conversation is None and request.continuation.conversation_id is not None:
             # The client's own id points to nothing yet. The lease on the id makes two first requests take turns, and
             # the second look finds the conversation that the other one began.
-            root = compute_family_root(tenant, request.conversation_id.encode())
+            root = compute_family_root(tenant, request.continuation.conversation_id.encode())
             await held_leases.enter_async_context(
-                self._leases.hold_lease(root, request.conversation_id, self._lease_wait_seconds)
+                self._leases.hold_lease(root, request.continuation.conversation_id, self._lease_wait_seconds)
             )
-            named_conversation = await self._find_named_conversation(tenant, request.conversation_id)
+            named_conversation = await self._find_named_conversation(tenant, request.continuation.conversation_id)
         if named_conversation is None:
             return await self._begin_conversation_for_append(request, client_history, encoding, held_leases)
         lease = await held_leases.enter_async_context(
@@ -419,10 +422,10 @@ class ConversationResolver:
             client_messages=None,
             shown=ShownLog(client_versions=versions, new_versions=new_versions),
             storage=TurnStorage(
-                is_stored=request.is_kept,
-                needs_store=request.is_kept,
+                is_stored=request.storing.is_kept,
+                needs_store=request.storing.is_kept,
                 lease=lease,
-                conversation_hints=request.conversation_hints,
+                conversation_hints=request.continuation.hints,
             ),
             is_named=True,
             is_append=True,
@@ -441,7 +444,7 @@ class ConversationResolver:
         messages: Sequence[Item] = client_history.messages
         # In mode `append` a chat client has declared that all messages are new. In mode `auto`, and with `conversation`
         # in the Responses API, an agent may send its run again.
-        if request.context_mode == "auto" or request.protocol == "responses":
+        if request.context.mode == "auto" or request.protocol == "responses":
             messages = messages[await self._retry_detector.count_repeated_messages(request, conversation, messages) :]
         messages = put_early_outputs_first(request, messages)
         lost_answer = await self._retry_detector.find_lost_answer(request, conversation, messages, versions)
@@ -476,8 +479,8 @@ class ConversationResolver:
         resolved_request = await self._new_conversations.begin_conversation(request, client_history, encoding)
         storage = TurnStorage(
             is_stored=False,
-            external_id=request.conversation_id,
-            conversation_hints=request.conversation_hints,
+            external_id=request.continuation.conversation_id,
+            conversation_hints=request.continuation.hints,
             fingerprint_scopes=list_scopes(request),
             keeps_instructions=resolved_request.storage.keeps_instructions,
         )

@@ -83,10 +83,10 @@ class HistoryResolver:
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        if not client_history.may_contain_answer and not request.conversation_hints:
+        if not client_history.may_contain_answer and not request.continuation.hints:
             return None
         proof = await self.prover.find_proof(request, client_history)
-        if proof is None and request.conversation_hints:
+        if proof is None and request.continuation.hints:
             proof = await self._find_summarized_conversation(request, client_history)
         if proof is None:
             return None
@@ -153,7 +153,7 @@ class HistoryResolver:
                 if not has_other_end_user(request, one.conversation)
                 and (
                     one.conversation.family_id == named_conversation.family_id
-                    or (request.is_chat_ui and one.conversation.external_id is None)
+                    or (request.continuation.is_chat_ui and one.conversation.external_id is None)
                 )
             ]
             if found:
@@ -166,7 +166,7 @@ class HistoryResolver:
     async def _find_summarized_conversation(self, request: ChatRequest, client_history: ClientHistory) -> Proof | None:
         """Returns the one conversation of the client's hints whose newest answer stands in a user message: the client
         has asked the model for a summary, and sends that in the place of its history."""
-        digests = digest_conversation_hints(request.log_tenant, request.conversation_hints)
+        digests = digest_conversation_hints(request.log_tenant, request.continuation.hints)
         anchors = await self.store.find_anchors(digests)
         # A hint of many conversations, such as an application's constant, names none of them.
         crowded = {one for one in digests if sum(anchor.digest == one for anchor in anchors) >= MAX_ANCHORS}
@@ -233,7 +233,7 @@ class HistoryResolver:
 
     def _must_branch(self, request: ChatRequest, conversation: Conversation) -> bool:
         """Returns whether a proof may not continue a conversation: its caller names it."""
-        return request.conversation_id is None and conversation.is_named
+        return request.continuation.conversation_id is None and conversation.is_named
 
     async def _place_aligned(
         self,

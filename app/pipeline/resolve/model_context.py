@@ -60,7 +60,7 @@ class ModelContexts:
         """
         # The policy that the request names, or else that of its API key, of its model, or the default.
         model_policy = self.model_policies.get(request.model, self.default_policy)
-        policy_name = request.policy or request.caller.default_policy or model_policy
+        policy_name = request.context.policy or request.caller.default_policy or model_policy
         policy = self.policies.get(policy_name)
         if policy is None:
             raise PolicyNotFound(

@@ -65,7 +65,9 @@ class NewConversations:
         """
         tenant = request.log_tenant
         positions, messages = await client_history.compute_link_positions(), client_history.messages
-        if request.conversation_id is not None:  # then the parser leaves it open whether outputs have their calls
+        if (
+            request.continuation.conversation_id is not None
+        ):  # then the parser leaves it open whether outputs have their calls
             check_outputs_have_calls(request, put_early_outputs_first(request, messages), ())
         await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=False)
         root = compute_log_root(tenant, client_history.start_position, positions)
@@ -75,9 +77,9 @@ class NewConversations:
             conversation_id=make_conversation_id(root, self.random_bytes),
             root=root,
             state=build_end_user_state(request),
-            external_id=request.conversation_id if named_conversation is None else None,
+            external_id=request.continuation.conversation_id if named_conversation is None else None,
             mode="append"
-            if request.context_mode == "append"
+            if request.context.mode == "append"
             else "resend"
             if client_history.may_contain_answer
             else "unknown",
@@ -88,7 +90,7 @@ class NewConversations:
             if match is not None:
                 conversation = share_log(conversation, match.conversation, match.message)
                 # The items and the id of a stored completion are found by its own answer.
-                if match.message.seq == len(messages) - 1 and not request.stores_completion:
+                if match.message.seq == len(messages) - 1 and not request.storing.stores_completion:
                     following = match.message.seq + 1
                     entries = await self.store.read_log(match.conversation, following, following + 1)
                     shared_answer = next(iter(entries), None)
@@ -111,14 +113,14 @@ class NewConversations:
             has_missing_results=await client_history.has_missing_results(request),
             shared_answer=shared_answer,
             storage=TurnStorage(
-                is_stored=request.is_kept,
-                needs_store=request.is_kept and not self.serves_degraded,
+                is_stored=request.storing.is_kept,
+                needs_store=request.storing.is_kept and not self.serves_degraded,
                 assigns_external_id=named_conversation is not None,
-                external_id=request.conversation_id,
-                conversation_hints=request.conversation_hints,
-                keeps_instructions=request.protocol == "responses" and request.store,
+                external_id=request.continuation.conversation_id,
+                conversation_hints=request.continuation.hints,
+                keeps_instructions=request.protocol == "responses" and request.storing.store,
             ),
-            is_named=request.conversation_id is not None,
+            is_named=request.continuation.conversation_id is not None,
             is_first_request=True,
             history_digest=client_history.history_digest,
         )

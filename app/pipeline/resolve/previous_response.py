@@ -118,9 +118,9 @@ class PreviousResponseResolver:
             shown=ShownLog(client_versions=await self.history_aligner.read_client_versions(target)),
             storage=TurnStorage(
                 # What the request does not ask to store must not become a part of a conversation that can be read.
-                is_stored=request.store and request.context_mode != "stateless",
+                is_stored=request.storing.store and request.context.mode != "stateless",
                 needs_store=True,
-                conversation_hints=request.conversation_hints,
+                conversation_hints=request.continuation.hints,
             ),
             is_named=True,
             stored_answer=stored_answer,
@@ -128,7 +128,7 @@ class PreviousResponseResolver:
 
     async def _find_response(self, request: ChatRequest) -> tuple[StoredCompletion, Conversation, LogMessage]:
         """Returns the response that a request continues, its conversation, and its answer."""
-        tenant, response_id = request.caller.tenant, request.previous_response_id or ""
+        tenant, response_id = request.caller.tenant, request.continuation.previous_response_id or ""
         if response_id.startswith(RESPONSE_ID_PREFIX) and NUL not in response_id:
             response = await self.store.find_completion(tenant=tenant, completion_id=response_id)
             conversation = (
@@ -176,7 +176,7 @@ class PreviousResponseResolver:
         """Returns the stored answer to a retried request, and its conversation: this one, or a branch that the first
         attempt began. Without such an answer, returns this conversation and None."""
         stored_answer = await self.stored_answers.find_retry_answer(conversation, request)
-        if stored_answer is not None or not (request.is_retry or request.idempotency_key is not None):
+        if stored_answer is not None or not (request.retry.is_retry or request.retry.idempotency_key is not None):
             return conversation, stored_answer
         positions = [*compute_links_after_messages(messages, _get_position(last_message))]
         for match in await self._find_family_matches(conversation, [position.link for position in positions[-1:]]):
@@ -206,15 +206,15 @@ def _get_position(message: LogMessage) -> LinkPosition:
 async def continues_stored_conversation(store: ConversationStore, request: ChatRequest) -> bool:
     """Returns whether a request with `store: false` names a conversation that its tenant can read. What is kept of the
     turn would become readable there, so nothing is kept."""
-    if request.previous_response_id is not None or request.conversation_id is None:
-        return request.previous_response_id is not None
-    tenant, conversation_id = request.caller.tenant, request.conversation_id
+    if request.continuation.previous_response_id is not None or request.continuation.conversation_id is None:
+        return request.continuation.previous_response_id is not None
+    tenant, conversation_id = request.caller.tenant, request.continuation.conversation_id
     return await store.find_conversation(tenant=tenant, conversation_id=conversation_id) is not None
 
 
 def describe_forgotten_response(request: ChatRequest) -> str:
     """Returns the warning that says what is kept of a response with `store: false`."""
-    return CONTEXT_ONLY_WARNING if request.keeps_context_only else NOTHING_KEPT_WARNING
+    return CONTEXT_ONLY_WARNING if request.storing.keeps_context_only else NOTHING_KEPT_WARNING
 
 
 def merge_instructions(request: ChatRequest, own: tuple[Item, ...], stored: Sequence[str]) -> tuple[Item, ...]:

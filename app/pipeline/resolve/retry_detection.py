@@ -138,8 +138,8 @@ class RetryDetector:
         """Returns whether an appending client sends the newest part of the log again, as an agent does after a tool
         call. A history that is the whole log is a resend."""
         if (
-            request.context_mode != "auto"
-            or request.is_chat_ui
+            request.context.mode != "auto"
+            or request.continuation.is_chat_ui
             or named_conversation.mode == "resend"
             or not client_history.may_contain_answer
         ):

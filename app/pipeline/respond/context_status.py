@@ -216,7 +216,7 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
     if resolved_request.storage.is_degraded:
         status = "degraded"
     # A stateless request is `bypassed` only if its view is complete: a client must learn of trimming in any case.
-    elif not is_stored and turn.request.store and plan.status == "full":
+    elif not is_stored and turn.request.storing.store and plan.status == "full":
         status = "bypassed"
     pins, output_limit = outline.pins, view.compute_lowered_output_limit()
     # After an overflow the ratio comes from the provider's count of the whole prompt, offset included. It may be higher
@@ -249,7 +249,7 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
             *(() if output_limit is None else (_describe_lowered_output_limit(view.budget, output_limit),)),
             *resolved_request.warnings,
         ),
-        detail=turn.request.context_detail,
+        detail=turn.request.delivery.context_detail,
         searches=turn.search_tool_session.searches if turn.search_tool_session is not None else (),
         protocol_fields=view.protocol_fields,
         slope=slope,
@@ -299,6 +299,6 @@ def log_and_trace_report(request: ChatRequest, report: ContextReport) -> None:
                 "concertina.context.saved_tokens": facts.saved_tokens,
                 "concertina.context.window": report.budget.window,
                 "gen_ai.request.model": request.model,
-                STREAMED_ATTRIBUTE: request.stream,
+                STREAMED_ATTRIBUTE: request.delivery.stream,
             }
         )

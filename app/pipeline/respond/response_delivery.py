@@ -58,7 +58,7 @@ class ResponseDelivery:
         self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: AsyncExitStack
     ) -> WholeAnswer:
         async with leases:
-            answer_format = turn.request.answer_format
+            answer_format = turn.request.delivery.answer_format
             answer, reply = await self._read_whole_answer(turn, upstream_answer)
             answer, body = answer_format.translate_whole_answer(answer, reply.body)
             answer.id = answer_format.answer_id or answer.id
@@ -115,13 +115,13 @@ class ResponseDelivery:
         assert isinstance(reply, StreamReply)
         log_and_trace_report(turn.request, report)
         source = upstream_answer.deployment.key
-        relay = turn.request.answer_format.build_relay(
+        relay = turn.request.delivery.answer_format.build_relay(
             PROVIDER_DIALECTS[reply.protocol].make_decoder(source),
             RelayOptions(
                 report.render_status_fields(),
                 functools.partial(_render_last_fields, report, upstream_answer.deployment, turn.search_tool_session),
                 source,
-                turn.request.wants_usage,
+                turn.request.delivery.wants_usage,
             ),
         )
         is_over = False
@@ -177,7 +177,7 @@ class ResponseDelivery:
         if error is None:
             return relay.render_end(changed_fields)
         record_error(error)
-        return turn.request.answer_format.render_error_frames(error)
+        return turn.request.delivery.answer_format.render_error_frames(error)
 
     async def _finish_after_disconnect(
         self,

@@ -54,7 +54,7 @@ class TurnFinisher:
         turn, view = self.upstream_caller.select_view_to_continue(end.turn, end.planned_view, end.upstream_answer)
         request, resolved_request = turn.request, turn.resolved_request
         conversation = await self.turn_writer.write_answer(resolved_request, answer)
-        if request.stores_completion and resolved_request.storage.is_stored and end.is_whole:
+        if request.storing.stores_completion and resolved_request.storage.is_stored and end.is_whole:
             await self.completion_writer.write_completion(
                 request, resolved_request, conversation, answer.meta["id"], answer.message
             )
@@ -78,7 +78,7 @@ class TurnFinisher:
         request, resolved_request, upstream_answer = end.turn.request, end.turn.resolved_request, end.upstream_answer
         deployment, report = upstream_answer.deployment, end.report
         meta: dict[str, Any] = {
-            **request.answer_format.build_facts(end.answer),
+            **request.delivery.answer_format.build_facts(end.answer),
             "context_status": report.status,
             "context": end.context,
             VIEW_FACTS: build_view_facts(upstream_answer.sent_view, resolved_request, log_tokens=report.log_tokens),
@@ -100,7 +100,7 @@ class TurnFinisher:
             meta=meta,
             state=state,
             chunk_count=len(end.planned_view.outline.summaries),
-            is_streamed=request.stream,
+            is_streamed=request.delivery.stream,
         )
 
 

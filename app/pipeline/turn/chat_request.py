@@ -85,8 +85,87 @@ class CompactionOptions(msgspec.Struct, frozen=True):
     """Whether a request that brings about a compaction gets no answer."""
 
 
+class StoringOptions(msgspec.Struct, frozen=True):
+    """What of a turn may be stored, as its client and `privacy.store_false` say."""
+
+    store: bool = True
+    keeps_context_only: bool = False
+    """Whether a turn with `store: false` is kept for continuing its conversation, and for nothing else. Only the
+    Responses API has this (docs/decisions/0044)."""
+    stores_completion: bool = False
+    """Whether the answer can be found by its id: a chat completion with `store: true`, or a response without
+    `store: false`."""
+    may_keep_context: bool = False
+    """Whether turns with `store: false` are kept for continuing (`privacy.store_false`)."""
+    finds_either_tenant: bool = False
+    """Whether a request that continues nothing that is stored is kept for continuing only, or not at all: its client
+    has not said that it may be stored."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the turn is written to a log."""
+        return self.store or self.keeps_context_only
+
+
+class Continuation(msgspec.Struct, frozen=True):
+    """What a request names of the conversation that it continues."""
+
+    conversation_id: str | None = None
+    is_chat_ui: bool = False
+    """Whether the conversation id is a chat UI's own. Chat UIs send unrelated calls (such as for a title) under the
+    same id."""
+    previous_response_id: str | None = None
+    """The response after which this request continues: the end of a conversation, or a place in its log."""
+    hints: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Ids that clients send for their own purposes (a session, a thread), by the name of the header or field."""
+
+
+class ContextOptions(msgspec.Struct, frozen=True):
+    """How the context of a request is made."""
+
+    mode: ContextMode = "auto"
+    policy: str | None = None
+    pin_indexes: tuple[int, ...] = ()
+    """Indexes of the messages to pin into `messages`, or of items into `input`."""
+    recall: RecallMode | None = None
+    """Overrides the policy's `recall` mode."""
+
+
+class RetryOptions(msgspec.Struct, frozen=True):
+    """What is known of a request's other attempts."""
+
+    is_retry: bool = False
+    """Whether the client's SDK says that this is not its first attempt."""
+    first_attempt_at: datetime | None = None
+    """When the first attempt at this request began, if this process knows it. An older answer in the log does not
+    answer this request."""
+    idempotency_key: str | None = None
+    """The client's own name for this request and its retries."""
+
+
+class DeliveryOptions(msgspec.Struct, frozen=True):
+    """How the client gets its answer."""
+
+    stream: bool = False
+    wants_usage: bool = False
+    """Whether a stream ends with a chunk of the usage."""
+    event_style: EventStyle = "chunk"
+    context_detail: ContextDetail = "full"
+    """How much of the `context` object the answer has."""
+    answer_format: AnswerFormat = msgspec.field(default_factory=make_default_answer_format)
+    """Writes the answer in the client's protocol."""
+
+
+class ForwardedParts(msgspec.Struct, frozen=True):
+    """What reaches the provider beside the body."""
+
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    query: str = ""
+    """The query of the request's address, without the question mark."""
+
+
 class ChatRequest(msgspec.Struct, frozen=True):
-    """A parsed body of `POST /v1/chat/completions`, with the headers that the gateway reads.
+    """A parsed request of any protocol, with the headers that the gateway reads.
 
     `raw_fields` has the JSON text of each top-level field in the client's order; `raw_messages` has the JSON text of
     each message.
@@ -98,58 +177,19 @@ class ChatRequest(msgspec.Struct, frozen=True):
     raw_fields: Mapping[str, bytes]
     raw_messages: Sequence[bytes]
     model: str
-    stream: bool = False
-    wants_usage: bool = False
-    """Whether a stream ends with a chunk of the usage."""
-    choice_count: int = 1
-    max_output_tokens: int | None = None
-    store: bool = True
-    keeps_context_only: bool = False
-    """Whether a turn with `store: false` is kept for continuing its conversation, and for nothing else. Only the
-    Responses API has this (docs/decisions/0044)."""
-    stores_completion: bool = False
-    """Whether the answer can be found by its id: a chat completion with `store: true`, or a response without
-    `store: false`."""
-    conversation_id: str | None = None
-    is_chat_ui: bool = False
-    """Whether the conversation id is a chat UI's own. Chat UIs send unrelated calls (such as for a title) under the
-    same id."""
-    is_retry: bool = False
-    """Whether the client's SDK says that this is not its first attempt."""
-    first_attempt_at: datetime | None = None
-    """When the first attempt at this request began, if this process knows it. An older answer in the log does not
-    answer this request."""
-    context_mode: ContextMode = "auto"
-    policy: str | None = None
-    pin_indexes: tuple[int, ...] = ()
-    """Indexes of the messages to pin into `messages`, or of items into `input`."""
     item_groups: Sequence[Sequence[int]] | None = None
     """The indexes in `input` of the items of each message. None in Chat Completions."""
-    recall: RecallMode | None = None
-    """Overrides the policy's `recall` mode."""
-    event_style: EventStyle = "chunk"
-    context_detail: ContextDetail = "full"
-    """How much of the `context` object the answer has."""
-    forwarded_headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Request headers that are sent to the provider."""
-    query: str = ""
-    """The query of the request's address, without the question mark."""
-    conversation_hints: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Ids that clients send for their own purposes (a session, a thread), by the name of the header or field."""
-    idempotency_key: str | None = None
-    """The client's own name for this request and its retries."""
     protocol: str = "chat"
     """The protocol that the client speaks: a key of `CLIENT_DIALECTS`."""
-    answer_format: AnswerFormat = msgspec.field(default_factory=make_default_answer_format)
-    """Writes the answer in that protocol."""
-    previous_response_id: str | None = None
-    """The response after which this request continues: the end of a conversation, or a place in its log."""
+    choice_count: int = 1
+    max_output_tokens: int | None = None
+    storing: StoringOptions = StoringOptions()
+    continuation: Continuation = Continuation()
+    context: ContextOptions = ContextOptions()
     compaction: CompactionOptions = CompactionOptions()
-    may_keep_context: bool = False
-    """Whether turns with `store: false` are kept for continuing (`privacy.store_false`)."""
-    finds_either_tenant: bool = False
-    """Whether a request that continues nothing that is stored is kept for continuing only, or not at all: its client
-    has not said that it may be stored."""
+    retry: RetryOptions = RetryOptions()
+    delivery: DeliveryOptions = msgspec.field(default_factory=DeliveryOptions)
+    forwarded: ForwardedParts = ForwardedParts()
     allowance: CallAllowance | None = None
     """What the request may use of its caller's limits; None: nothing is limited."""
     on_answer: Callable[[Conversation | None], Awaitable[None]] | None = None
@@ -162,14 +202,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
         return CLIENT_DIALECTS[self.protocol].messages_field
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the turn is written to a log."""
-        return self.store or self.keeps_context_only
-
-    @property
     def log_tenant(self) -> str:
         """The tenant in which the conversation of this request is kept and found."""
-        return derive_context_tenant(self.caller.tenant) if self.keeps_context_only else self.caller.tenant
+        return derive_context_tenant(self.caller.tenant) if self.storing.keeps_context_only else self.caller.tenant
 
     @property
     def end_user_digest(self) -> str | None:
@@ -183,7 +218,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     def keep_less(self) -> ChatRequest:
         """Returns the request as one with `store: false`."""
-        return replace(self, store=False, keeps_context_only=self.may_keep_context, finds_either_tenant=False)
+        may_keep = self.storing.may_keep_context
+        return replace(self, storing=StoringOptions(False, may_keep, may_keep_context=may_keep))
 
     def decode_field(self, name: str) -> Any:
         """Returns a decoded top-level field, or None if the request does not have it.

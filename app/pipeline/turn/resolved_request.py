@@ -230,12 +230,13 @@ def has_other_end_user(request: ChatRequest, conversation: Conversation) -> bool
 
 def has_gateway_id(request: ChatRequest) -> bool:
     """Returns whether the conversation id is one of ours. Chat UIs send only ids of their own with unrelated calls."""
-    return request.conversation_id is not None and extract_family_root(request.conversation_id) is not None
+    requested_id = request.continuation.conversation_id
+    return requested_id is not None and extract_family_root(requested_id) is not None
 
 
 def must_assign_external_id(request: ChatRequest, conversation: Conversation) -> bool:
     """Returns whether the client's own id must be pointed to this conversation."""
-    requested_id = request.conversation_id
+    requested_id = request.continuation.conversation_id
     return (
         requested_id is not None
         and extract_family_root(requested_id) is None

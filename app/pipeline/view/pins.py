@@ -39,13 +39,13 @@ class PinUpdater:
             InvalidRequest: there is no such message, or its place in the log is not known.
             StoreUnavailable: the call of a pinned tool result cannot be read.
         """
-        if not request.pin_indexes and not resolved_request.conversation.marks.get(PINS):
+        if not request.context.pin_indexes and not resolved_request.conversation.marks.get(PINS):
             return resolved_request
         pins = {pin.from_seq: pin for pin in decode_pins(resolved_request.conversation.marks)}
         stored_pins = dict(pins)
         # Before the request's own pins: a pinned tool call and its new results are one round.
         pins |= {pin.from_seq: pin for pin in await self._extend_pins_by_results(resolved_request, list(pins.values()))}
-        for index in request.pin_indexes:
+        for index in request.context.pin_indexes:
             seq = _find_pinned_seq(index, request, resolved_request)
             if seq is not None and not any(pin.from_seq <= seq < pin.to_seq for pin in pins.values()):
                 pin = await self.build_round_pin(resolved_request, seq)

@@ -83,7 +83,7 @@ class QuotationBuilder:
         if (
             not plan.boundary_seq
             or not turn.resolved_request.storage.is_stored
-            or (turn.request.recall or turn.policy.recall_mode) != "quote"
+            or (turn.request.context.recall or turn.policy.recall_mode) != "quote"
         ):
             return view
         quotations = keep_last_quotations(view)

@@ -114,8 +114,8 @@ def build_view_facts(view: View, resolved_request: ResolvedRequest, *, log_token
 def build_request_facts(request: ChatRequest) -> dict[str, Any]:
     """Returns the facts of a request that the next request is expected to share."""
     facts: dict[str, Any] = {"model": request.model}
-    if request.policy:
-        facts["policy"] = request.policy
+    if request.context.policy:
+        facts["policy"] = request.context.policy
     if request.max_output_tokens:
         facts[MAX_OUTPUT_TOKENS] = request.max_output_tokens
     return facts

@@ -14,7 +14,7 @@ from app.pipeline.admission import idempotency_keys
 from app.pipeline.admission.idempotency_keys import CLAIM_SECONDS, IdempotencyClaim, IdempotencyKeys
 from app.pipeline.resolve.answer_replay import MIN_THREAD_BYTES, StoredAnswers, compute_idempotency_digest
 from app.pipeline.turn.background_tasks import BackgroundTasks
-from app.pipeline.turn.chat_request import Caller, ChatRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest, RetryOptions
 from app.store.contract.keys import IdempotencyKeyRecord
 from tests.support.gateway import until
 from tests.support.memory_store import MemoryStore
@@ -26,7 +26,7 @@ REQUEST = ChatRequest(
     raw_fields={},
     raw_messages=[],
     model="m",
-    idempotency_key="k",
+    retry=RetryOptions(idempotency_key="k"),
 )
 
 CONVERSATION = Conversation("c", "c", "t", 0, b"", b"", 0, answered=True, encoding="o200k_base")

@@ -25,14 +25,16 @@ from app.pipeline.admission.shared_attempts import (
 from app.pipeline.resolve.answer_replay import StoredAnswers
 from app.pipeline.turn.answer_types import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.turn.background_tasks import BackgroundTasks
-from app.pipeline.turn.chat_request import Caller, ChatRequest
+from app.pipeline.turn.chat_request import Caller, ChatRequest, DeliveryOptions, RetryOptions, StoringOptions
 
 FRAMES = [b"data: %d\n\n" % number for number in range(5)] + [DONE_FRAME]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTLING_STEPS = 20
 
 
-def asked(*, stream: bool = True, retry: bool = True, body: bytes = b"{}", **fields: Any) -> ChatRequest:
+def asked(
+    *, stream: bool = True, retry: bool = True, body: bytes = b"{}", store: bool = True, key: str | None = None
+) -> ChatRequest:
     caller = Caller(tenant="t")
     return ChatRequest(
         caller=caller,
@@ -41,9 +43,9 @@ def asked(*, stream: bool = True, retry: bool = True, body: bytes = b"{}", **fie
         raw_fields={},
         raw_messages=[],
         model="m",
-        stream=stream,
-        is_retry=retry,
-        **fields,
+        delivery=DeliveryOptions(stream),
+        retry=RetryOptions(retry, idempotency_key=key),
+        storing=StoringOptions(store),
     )
 
 
@@ -70,7 +72,7 @@ class Upstream:
         await self._steps.acquire()
         if self.failure is not None:
             raise self.failure
-        if request.stream:
+        if request.delivery.stream:
             return StreamedAnswer(self._headers, self._frames(request))
         return WholeAnswer(b"{}", self._headers)
 
@@ -492,11 +494,11 @@ async def test_a_stream_that_there_is_no_room_for_is_delivered_and_not_joined() 
 async def test_a_key_whose_stream_cannot_be_joined_is_in_use() -> None:
     upstream = Upstream()
     attempts = attempts_at(upstream, frames_bytes=0)
-    Client(attempts, asked(store=False, idempotency_key="k"))
+    Client(attempts, asked(store=False, key="k"))
     for _ in range(3):
         upstream.step()
         await settled()
-    again = Client(attempts, asked(store=False, idempotency_key="k"))
+    again = Client(attempts, asked(store=False, key="k"))
     await settled()
     assert isinstance(again.serving.exception(), IdempotencyKeyInUse)
     assert upstream.calls == 1
