@@ -1,9 +1,9 @@
 """Joins the stream fragments of tool calls, however a provider cuts them. Pure.
 
 OpenAI sends id and name once, then argument fragments under the call's `index`. Others repeat id and name in each
-fragment, leave `index` out, send each call whole, give several calls index 0, leave the id empty, or invent a new id
-for each fragment. A fragment begins a new call only if it has a name and the call that it would continue cannot take
-it.
+fragment, leave `index` out, send each call whole, give several calls index 0 or one id, leave the id empty, or invent a
+new id for each fragment. A fragment begins a new call only if it has a name and the call that it would continue cannot
+take it.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class PartialToolCall:
         if not name or not self.name:
             return True
         call_id = fragment.get("id")
-        # Two ids decide, unless ids are missing.
-        if call_id and self.id:
-            return bool(call_id == self.id)
-        # An id is missing. It is a new call if the arguments so far are complete and the fragment has another name, or
-        # begins arguments anew. The input of a custom tool does not tell when it is complete.
+        if call_id and self.id and call_id != self.id:
+            return False
+        # An id is missing, or both are equal, as of a provider that gives several calls one id. It is a new call if the
+        # arguments so far are complete and the fragment has another name, or begins arguments anew. The input of a
+        # custom tool does not tell when it is complete.
         return (
             self.is_custom
             or not self._has_complete_arguments()

@@ -144,6 +144,11 @@ def test_each_choice_is_a_message_and_all_must_finish() -> None:
             id="whole calls in one chunk, neither index nor id",
         ),
         pytest.param(
+            [[call(None, "a", "f", '{"x":1}'), call(None, "a", "f", '{"x":2}'), call(None, "a", "g", "{}")]],
+            [("a", "f", '{"x":1}'), ("a", "f", '{"x":2}'), ("a", "g", "{}")],
+            id="whole calls in one chunk, all with one id",
+        ),
+        pytest.param(
             [[call(0, "a", "get_")], [call(0, None, "time", "{}")]], [("a", "get_time", "{}")], id="name in pieces"
         ),
         pytest.param([[call(0, "a", "f", {"x": 1})]], [("a", "f", '{"x":1}')], id="arguments as an object"),
