@@ -393,15 +393,16 @@ class ConversationResolver:
         versions = await self._history_aligner.read_client_versions(conversation)
         stored_answer = await self._stored_answers.find_retry_answer(conversation, request)
         messages: Sequence[Item] = []
-        lost_answer: LogMessage | None = None
+        left_out: Sequence[LogMessage] = ()
         if stored_answer is None:
-            messages, lost_answer = await self._select_appended_messages(
-                request, conversation, client_history, versions
-            )
-        # The log keeps an answer that its client did not get; the model is asked as if it had not been said.
-        new_versions = () if lost_answer is None else (_leave_out_answer(lost_answer),)
+            messages, left_out = await self._select_appended_messages(request, conversation, client_history, versions)
+        # The log keeps what is left out; the model is asked as if it had not been said.
+        new_versions = tuple(
+            ClientVersion(one.seq, conversation.head_seq + 1, one.seq + 1, (), -one.tokens) for one in left_out
+        )
         versions = versions.with_later_versions(new_versions) if new_versions else versions
-        has_open_calls = bool(conversation.state.get(OPEN_TOOL_CALLS))
+        # The calls of an attempt that is left out are open again.
+        has_open_calls = bool(conversation.state.get(OPEN_TOOL_CALLS) or left_out)
         await check_outputs_against_log(self._store, request, conversation, messages)
         await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=has_open_calls)
         instructions = merge_instructions(
@@ -438,9 +439,9 @@ class ConversationResolver:
         conversation: Conversation,
         client_history: ClientHistory,
         versions: ClientVersions,
-    ) -> tuple[Sequence[Item], LogMessage | None]:
-        """Returns the messages of an append that the log does not have, and the stored answer to them that its client
-        did not get, if there is one."""
+    ) -> tuple[Sequence[Item], Sequence[LogMessage]]:
+        """Returns the messages of an append that the log does not have, and what the model is not shown of the log: the
+        stored answer to them that its client did not get, or an attempt that they replace."""
         messages: Sequence[Item] = client_history.messages
         # In mode `append` a chat client has declared that all messages are new. In mode `auto`, and with `conversation`
         # in the Responses API, an agent may send its run again.
@@ -448,9 +449,11 @@ class ConversationResolver:
             messages = messages[await self._retry_detector.count_repeated_messages(request, conversation, messages) :]
         messages = put_early_outputs_first(request, messages)
         lost_answer = await self._retry_detector.find_lost_answer(request, conversation, messages, versions)
-        if lost_answer is not None or await self._retry_detector.is_unanswered_retry(conversation, messages):
-            return [], lost_answer
-        return messages, None
+        if lost_answer is not None:
+            return [], [lost_answer]
+        if await self._retry_detector.is_unanswered_retry(conversation, messages):
+            return [], ()
+        return messages, await self._retry_detector.find_replaced_attempt(conversation, messages)
 
     async def _begin_conversation_for_append(
         self,
@@ -485,8 +488,3 @@ class ConversationResolver:
             keeps_instructions=resolved_request.storage.keeps_instructions,
         )
         return replace(resolved_request, storage=storage, history_digest=None)
-
-
-def _leave_out_answer(answer: LogMessage) -> ClientVersion:
-    """Returns the client version that leaves out the last message of a log."""
-    return ClientVersion(answer.seq, answer.seq + 1, answer.seq + 1, (), -answer.tokens)

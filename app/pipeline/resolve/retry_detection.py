@@ -73,6 +73,25 @@ class RetryDetector:
         )
         return answer if repeats_results else None
 
+    async def find_replaced_attempt(self, conversation: Conversation, messages: Sequence[Item]) -> Sequence[LogMessage]:
+        """Returns the end of the log, if it is an attempt without an answer that these messages repeat with other
+        results of the same calls: the client carried its calls out anew. The model is shown the new results only,
+        because providers refuse two results of one call. If the guess is wrong, the model is not shown an older result
+        of a call that has a newer one; the log keeps it."""
+        unanswered = int(conversation.state.get(UNANSWERED_MESSAGES, 0))
+        if not unanswered or not any(message.role in TOOL_RESULT_ROLES for message in messages):
+            return ()
+        first_seq = max(0, conversation.head_seq - unanswered)
+        entries = await self._store.read_log(conversation, first_seq, conversation.head_seq + 1)
+        answer, tail = entries[0].message, entries[1:]
+        if len(list_call_ids(answer)) != len(answer.calls):
+            return ()  # the provider gives several calls one id
+        for start in range(max(0, len(tail) - len(messages)), len(tail)):
+            attempt = [entry.message for entry in tail[start:]]
+            if _names_calls_as(attempt, messages[: len(attempt)]) and not _are_equal_messages(tail[start:], messages):
+                return tail[start:]
+        return ()
+
     async def count_repeated_messages(
         self,
         request: ChatRequest,
@@ -229,6 +248,17 @@ class _LogComparison:
     def _make_key(self, message: Item) -> tuple[bytes, str | None]:
         has_call_id = not self._is_chat and message.role == "tool"
         return _canonical_bytes(message), read_output_call_id(message) if has_call_id else None
+
+
+def _names_calls_as(attempt: Sequence[Item], messages: Sequence[Item]) -> bool:
+    """Returns whether messages have results of the same calls as an earlier attempt, in any order, and equal others."""
+    ids, new_ids = (
+        sorted(one.result_for or "" for one in part if one.role in TOOL_RESULT_ROLES) for part in (attempt, messages)
+    )
+    others, new_others = (
+        [_canonical_bytes(one) for one in part if one.role not in TOOL_RESULT_ROLES] for part in (attempt, messages)
+    )
+    return ids == new_ids and all(ids) and bool(ids) and others == new_others
 
 
 def _are_equal_messages(entries: Sequence[LogMessage], messages: Sequence[Item]) -> bool:
