@@ -18,7 +18,7 @@ from tests.console.scenery import Console, Filled, fill, running
 
 HERE = Path(__file__).parent
 VIEWPORT = {"width": 1280, "height": 800}
-WAIT_MS = 10_000
+WAIT_MS = 30_000
 expect.set_options(timeout=WAIT_MS)
 
 
