@@ -11,7 +11,7 @@ import msgspec
 from app.conversation.context_edits import ClearedContext, ContextEdits
 from app.conversation.item import CountedSchemas
 from app.dialects.answer_format import AnswerFormat
-from app.dialects.body.counted_content import SCHEMA_FIELDS, read_schemas
+from app.dialects.body.message_fields import SCHEMA_FIELDS, read_schemas
 from app.dialects.chat.answer_format import ChatAnswerFormat
 from app.dialects.chat.request import may_run_provider_tools
 from app.dialects.chat.stored_completion import select_kept_fields

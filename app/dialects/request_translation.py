@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import CountedSchemas
-from app.dialects.body.counted_content import read_schemas
+from app.dialects.body.message_fields import read_schemas
 from app.dialects.request_body import decode_field, decode_typed_field, remove_own_metadata
 from app.dialects.responses.tools import (
     check_tool_choice,

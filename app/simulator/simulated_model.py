@@ -15,9 +15,8 @@ import orjson
 from msgspec import Meta
 
 from app.conversation.item import CountedSchemas, Item
-from app.dialects.body.counted_content import read_schemas
 from app.dialects.body.message import ChatMessage
-from app.dialects.body.message_fields import extract_text
+from app.dialects.body.message_fields import extract_text, read_schemas
 from app.errors import InvalidRequest
 from app.simulator.extractive_summary import (
     QUOTATION_ROLE,

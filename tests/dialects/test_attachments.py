@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from app.dialects.body.attachments import describe_attachments
-from app.dialects.body.counted_content import ATTACHMENT_MARKERS
+from app.dialects.body.message_fields import ATTACHMENT_MARKERS
 from app.dialects.item_decoding import decode_item
 
 DATA = "data:image/png;base64,AAAA"

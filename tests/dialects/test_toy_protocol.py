@@ -20,10 +20,9 @@ from app.dialects.answer_decoding import Answer, AnswerDecoder
 from app.dialects.answer_events import AnswerValue, Begin, Failure, Finish, Text, Usage
 from app.dialects.answer_format import AnswerFormat, StoredAnswer
 from app.dialects.assembled_answer import AssembledAnswer
-from app.dialects.body.counted_content import read_schemas
 from app.dialects.body.message import BodyMessage, decode_body
 from app.dialects.body.message_edits import apply_edit_operations
-from app.dialects.body.message_fields import extract_text
+from app.dialects.body.message_fields import extract_text, read_schemas
 from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks
 from app.dialects.client_dialects import ClientDialect
 from app.dialects.item_decoding import decode_item

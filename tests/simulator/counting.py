@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from app.conversation.item import NO_SCHEMAS, CountedSchemas
-from app.dialects.body.counted_content import read_schemas
+from app.dialects.body.message_fields import read_schemas
 from tests.support.chat_counter import AnyMessage, as_item
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from app.context.count.token_counter import TokenCounter
 from app.conversation.item import NO_SCHEMAS, CountedSchemas, Item
-from app.dialects.body.counted_content import read_schemas
 from app.dialects.body.message import ChatMessage, decode_body
+from app.dialects.body.message_fields import read_schemas
 
 AnyMessage = Item | Mapping[str, Any]
 

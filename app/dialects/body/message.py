@@ -23,9 +23,15 @@ from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_to
 from app.conversation.json_text import encode_compact_json
 from app.conversation.names import MAX_NAME_CHARS, is_valid_name
 from app.dialects.body.canonical_message import canonicalize_answer_text, canonicalize_message
-from app.dialects.body.counted_content import build_counted_content, list_attachments
 from app.dialects.body.message_edits import apply_edit_operations
-from app.dialects.body.message_fields import REASONING_FIELDS, extract_text, extract_tool_calls, is_reasoning_part
+from app.dialects.body.message_fields import (
+    REASONING_FIELDS,
+    build_counted_content,
+    extract_text,
+    extract_tool_calls,
+    is_reasoning_part,
+    list_attachments,
+)
 from app.errors import InvalidRequest
 
 _REASONING_BLOCK: Final = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)

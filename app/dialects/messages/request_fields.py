@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.item import CountedSchemas
-from app.dialects.body.counted_content import read_schemas
+from app.dialects.body.message_fields import read_schemas
 from app.dialects.messages.context_edits import drop_thinking_edits
 from app.dialects.messages.message_rendering import count_cache_marks
 from app.dialects.request_body import END_USER_FIELDS, decode_field

@@ -15,7 +15,7 @@ from app.context.count.token_counter import choose_token_counter_name
 from app.context.plan.budget import compute_max_input_tokens
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import ContextPolicy
-from app.dialects.body.counted_content import ATTACHMENT_MARKERS
+from app.dialects.body.message_fields import ATTACHMENT_MARKERS
 from app.errors import PolicyNotFound
 from app.pipeline.turn.chat_request import ChatRequest, CompactionOptions
 from app.pipeline.turn.last_view_and_calibration import CalibrationSlopes, read_calibration

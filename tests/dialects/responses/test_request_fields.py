@@ -16,7 +16,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsNo
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
-from app.dialects.body.counted_content import read_schemas
+from app.dialects.body.message_fields import read_schemas
 from app.dialects.request_body import decode_body_fields
 from app.dialects.request_translation import (
     FATES_TO_CHAT,
