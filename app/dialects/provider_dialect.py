@@ -45,7 +45,6 @@ class ProviderDialect(Protocol):
         protocol: as of `upstream.provider_contract.ProviderProtocol`.
         client_protocol: the name of the protocol among those of clients.
         messages_field: the field of a request that has the messages.
-        answer_name: what a provider's answer is called, for error messages.
         make_decoder: makes the decoder of one answer; takes the provider's name, for error messages.
         forwards_query: whether providers get the query of a client that speaks the same protocol.
     """
@@ -53,7 +52,6 @@ class ProviderDialect(Protocol):
     protocol: str
     client_protocol: str
     messages_field: str
-    answer_name: str
     forwards_query: bool = False
     make_decoder: type[AnswerDecoder]
 

@@ -98,7 +98,6 @@ class ToyProviderDialect(ProviderDialect):
 
     protocol = client_protocol = "toy"
     messages_field = "say"
-    answer_name = "a toy answer"
     make_decoder = ToyDecoder
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:

@@ -23,7 +23,6 @@ class ChatProviderDialect(ProviderDialect):
     protocol = "openai"
     client_protocol = "chat"
     messages_field = "messages"
-    answer_name = "a chat completion"
     make_decoder = ChatStreamDecoder
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:

@@ -39,7 +39,6 @@ class MessagesProviderDialect(ProviderDialect):
     protocol = "anthropic"
     client_protocol = "messages"
     messages_field = "messages"
-    answer_name = "a message of the Messages API"
     forwards_query = True
     make_decoder = MessagesStreamDecoder
 

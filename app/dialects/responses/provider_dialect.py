@@ -22,7 +22,6 @@ from app.dialects.responses.stream_decoder import ResponsesStreamDecoder, starts
 class ResponsesProviderDialect(ProviderDialect):
     protocol = client_protocol = "responses"
     messages_field = "input"
-    answer_name = "a response of the Responses API"
     make_decoder = ResponsesStreamDecoder
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:

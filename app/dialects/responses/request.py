@@ -43,8 +43,6 @@ class ResponsesFields(msgspec.Struct, frozen=True):
     """The JSON text of each message: the instructions if there are any, then those of `input`."""
     item_groups: Sequence[Sequence[int]]
     """The indexes in `input` of the items of each message; none of them for the instructions."""
-    has_input: bool
-    """Whether `input` has a message. Without one, the request continues what is stored."""
     model: str
     stream: bool
     max_output_tokens: int | None
@@ -93,7 +91,6 @@ def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
     return ResponsesFields(
         raw_messages=[*instructions, *messages],
         item_groups=[*([] for _ in instructions), *item_groups],
-        has_input=bool(messages),
         model=model,
         stream=decode_typed_field(fields, "stream", bool) or False,
         max_output_tokens=_parse_positive_integer(fields, "max_output_tokens"),

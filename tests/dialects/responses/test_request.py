@@ -39,7 +39,7 @@ def parse(**members: Any) -> ResponsesFields:
 def test_a_text_is_a_message_of_the_user() -> None:
     parsed = parse()
     assert [(item.role, item.text) for item in map(decode_item, parsed.raw_messages)] == [("user", "Hello")]
-    assert (parsed.model, parsed.has_input, parsed.stream, parsed.store) == ("m", True, False, True)
+    assert (parsed.model, parsed.stream, parsed.store) == ("m", False, True)
     assert (parsed.max_output_tokens, parsed.compact_threshold, parsed.truncation) == (None, None, "disabled")
     assert (parsed.previous_response_id, parsed.conversation) == (None, None)
 
@@ -82,7 +82,6 @@ def test_the_lowest_of_several_thresholds_counts() -> None:
 @pytest.mark.parametrize("empty", [None, "", []])
 def test_input_may_be_missing_where_something_stored_goes_on(state: dict[str, Any], empty: object) -> None:
     parsed = parse(input=empty, instructions="Go on.", **state)
-    assert not parsed.has_input
     assert list(parsed.raw_messages) == [b'["Go on."]']
 
 
@@ -92,7 +91,7 @@ def test_an_output_may_come_first_where_something_stored_goes_on(state: dict[str
 
 
 def test_an_output_may_follow_the_reference_of_its_call() -> None:
-    assert parse(input=[{"type": "item_reference", "id": "fc_1"}, OUTPUT]).has_input
+    assert parse(input=[{"type": "item_reference", "id": "fc_1"}, OUTPUT]).raw_messages
     with pytest.raises(InvalidRequest):
         parse(input=[{**MESSAGE, "content": "item_reference"}, OUTPUT])
 
@@ -196,8 +195,8 @@ def test_a_trigger_at_the_end_is_cut_off() -> None:
 
 
 def test_the_word_compaction_trigger_in_a_text_is_no_trigger() -> None:
-    assert parse(input=[{**MESSAGE, "content": 'He said "compaction_trigger".'}]).has_input
-    assert parse(input=[{**MESSAGE, "content": "x", "note": "compaction_trigger"}]).has_input
+    assert parse(input=[{**MESSAGE, "content": 'He said "compaction_trigger".'}]).raw_messages
+    assert parse(input=[{**MESSAGE, "content": "x", "note": "compaction_trigger"}]).raw_messages
 
 
 def test_background_false_asks_for_nothing() -> None:
@@ -228,7 +227,7 @@ def test_any_json_is_parsed_or_refused(members: dict[str, Any]) -> None:
     except InvalidRequest as refused:
         assert refused.param
     else:
-        assert parsed.raw_messages or not parsed.has_input
+        assert len(parsed.item_groups) == len(parsed.raw_messages)
 
 
 @given(st.binary(max_size=60))
