@@ -83,8 +83,8 @@ class RetryDetector:
             return ()
         first_seq = max(0, conversation.head_seq - unanswered)
         entries = await self._store.read_log(conversation, first_seq, conversation.head_seq + 1)
-        answer, tail = entries[0].message, entries[1:]
-        if len(list_call_ids(answer)) != len(answer.calls):
+        answers, tail = entries[:-unanswered], entries[-unanswered:]
+        if any(len(list_call_ids(one.message)) != len(one.message.calls) for one in answers):
             return ()  # the provider gives several calls one id
         for start in range(max(0, len(tail) - len(messages)), len(tail)):
             attempt = [entry.message for entry in tail[start:]]

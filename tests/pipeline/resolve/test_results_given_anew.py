@@ -57,6 +57,15 @@ async def test_results_of_parallel_calls_may_come_in_another_order(words: list[d
         assert texts(gateway.upstream.requests[-1]["messages"])[4:] == texts(words)
 
 
+async def test_an_attempt_may_bring_its_calls_itself() -> None:
+    run = [user("Look"), assistant(None, tool_calls=[ONE])]
+    async with world(ScriptedUpstream(default=lambda _: completion("Fine."))) as gateway:
+        await gateway.say([user("Hi")], headers=APPEND)
+        await fail(gateway, [*run, result("7", "c1")], APPEND)
+        await gateway.say([*run, result("8", "c1")], headers=APPEND)
+        assert texts(gateway.upstream.requests[-1]["messages"]) == ["Hi", "Fine.", "Look", None, "8"]
+
+
 async def test_a_result_that_would_follow_other_words_is_refused() -> None:
     """The model must be shown the words of the attempt that failed, and a result follows its call."""
     async with world(ScriptedUpstream(default=lambda _: completion("Fine."))) as gateway:
