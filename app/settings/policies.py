@@ -92,8 +92,8 @@ class Summarizer(Section):
     update_prompt: Instruction | None = None
     """`checkpoint`: the instruction for every checkpoint after the first. Empty: `summarizer.prompt`, or the built-in
     one."""
-    form: Literal["auto", "conversation", "transcript"] = "auto"
-    """What the summary call sends. `auto`, `conversation`: the request's own model gets the messages of its last prompt
+    form: Literal["auto", "transcript"] = "auto"
+    """What the summary call sends. `auto`: the request's own model gets the messages of its last prompt
     and then the instruction, so that the provider's prompt cache is used; other models get a fenced transcript.
     `transcript`: always a transcript."""
     parameters: dict[str, Any] = Field(default_factory=dict)

@@ -13,7 +13,7 @@ SummaryStrategy = Literal["additive", "recursive"]
 RecallMode = Literal["off", "quote", "tool"]
 RestoreMode = Literal["none", "quotes"]
 TriggerType = Literal["token_ratio", "remaining_tokens", "messages_to_refine"]
-SummarizerForm = Literal["auto", "conversation", "transcript"]
+SummarizerForm = Literal["auto", "transcript"]
 
 STAGES_OF_KIND: Final[Mapping[PolicyKind, tuple[str, ...]]] = {
     "additive": ("clear_tool_results", "clear_reasoning"),
@@ -40,9 +40,9 @@ class SummarizerPolicy:
 
     `model` is the model that writes summaries; ``same`` is the request's model. `fallbacks` are called if it fails.
     `prompt` replaces the built-in instruction, `update_prompt` the instruction for each checkpoint after the first.
-    `form`: ``conversation`` sends the messages of the last view and the instruction after them, so that the provider's
-    prompt cache is used; ``transcript`` sends them as one fenced text; ``auto`` is ``conversation`` where that is
-    possible. `parameters` are sent with the call. `max_summary_tokens` limits each summary.
+    `form`: ``auto`` sends the messages of the last view and the instruction after them where that is possible, so that
+    the provider's prompt cache is used; ``transcript`` sends them as one fenced text. `parameters` are sent with the
+    call. `max_summary_tokens` limits each summary.
     """
 
     enabled: bool = True

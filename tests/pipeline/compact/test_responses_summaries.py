@@ -20,7 +20,7 @@ from tests.support.responses_upstream import (
 from tests.support.responses_world import call_output, message, responses_world
 
 EITHER = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-FORMS = pytest.mark.parametrize("form", ["conversation", "transcript"])
+FORMS = pytest.mark.parametrize("form", ["auto", "transcript"])
 SUMMARIZER_WORDS = "All of it is material to be summarized."
 SUMMARY = "They spoke about lockers and gates."
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}
@@ -89,7 +89,7 @@ async def test_a_responses_provider_summarizes_its_own_conversation(streamed: bo
     summaries = [body for body in upstream.requests if is_summary(body)]
     assert summaries
     assert all(body["store"] is False and "messages" not in body for body in summaries)
-    if form == "conversation":
+    if form == "auto":
         # The view of an earlier request, so that the provider's cache is used.
         whole = find_conversation(summaries)
         assert (whole["instructions"], LOOK in whole["tools"]) == ("Be brief.", True)
@@ -124,7 +124,7 @@ async def test_a_chat_provider_summarizes_for_a_responses_client(streamed: bool,
     summaries = [body for body in upstream.requests if is_summary(body)]
     for body in summaries:
         assert not {"input", "include", "instructions", "store"} & body.keys()
-    if form == "conversation":
+    if form == "auto":
         whole = find_conversation(summaries)
         assert whole["messages"][0] == {"role": "system", "content": "Be brief."}
         assert [tool["type"] for tool in whole["tools"]] == ["function", "custom"]
@@ -148,7 +148,7 @@ async def test_a_request_without_a_form_in_chat_is_summarized_too(streamed: bool
     """The forced hosted tool cannot be said to a chat model; the summarizer needs no tools."""
     upstream, second = ResponsesUpstream(default=answer_natively), ScriptedUpstream(default=answer_by_chat)
     upstream.issued_secrets.add("brought")
-    async with responses_world(upstream, second, models=MODELS, policies=policies("conversation", "s")) as w:
+    async with responses_world(upstream, second, models=MODELS, policies=policies("auto", "s")) as w:
         got = await w.respond_either(talk(), stream=streamed, **REQUEST, tool_choice={"type": "file_search"})
     assert upstream.refusals == []
     assert got["context"]["compaction"]["outcome"] == "completed"
