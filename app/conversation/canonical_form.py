@@ -16,7 +16,7 @@ from decimal import Decimal
 
 import orjson
 
-from app.conversation.json_depth import MAX_JSON_DEPTH
+from app.conversation.json_text import MAX_JSON_DEPTH
 
 LARGEST_PLAIN_NUMBER = 1e21
 """ECMAScript writes whole numbers below this without an exponent (ECMA-262, Number::toString)."""

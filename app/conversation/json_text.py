@@ -1,8 +1,16 @@
-"""Writes JSON as text."""
+"""Writes JSON as text, and limits how deeply it may be nested and how large its integers may be. The check of the depth
+does not recurse, so it cannot overflow the stack."""
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import orjson
+
+MAX_JSON_DEPTH: Final = 200
+"""Below the limit of every parser and serializer that JSON of a client passes through."""
+TOO_DEEP_MESSAGE: Final = f"is nested too deeply: at most {MAX_JSON_DEPTH} levels."
+"""The end of an error message; the name of the value comes before it."""
 
 
 def encode_compact_json(value: object) -> str:
@@ -11,3 +19,37 @@ def encode_compact_json(value: object) -> str:
         return orjson.dumps(value).decode()
     except TypeError:
         return ""
+
+
+def is_too_deep(value: object) -> bool:
+    """Returns whether the objects and arrays of a decoded value are nested deeper than `MAX_JSON_DEPTH`."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def may_be_too_deep(raw: bytes) -> bool:
+    """Returns whether a JSON text has enough opening brackets to be too deep. For most texts this is false, and no
+    further check is needed."""
+    return len(raw) > 2 * MAX_JSON_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH
+
+
+def write_large_integers_as_text(value: Any) -> Any:
+    """Returns a decoded value with each integer that 64 bits cannot hold as text: orjson encodes no larger ones.
+
+    Args:
+        value: nested at most `MAX_JSON_DEPTH` levels.
+    """
+    if isinstance(value, dict):
+        return {name: write_large_integers_as_text(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [write_large_integers_as_text(inner) for inner in value]
+    return str(value) if type(value) is int and not -(1 << 63) <= value < 1 << 64 else value

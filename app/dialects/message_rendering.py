@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import Item
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
+from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep
 from app.dialects.body.message import ChatMessage, decode_body
 from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks, add_breakpoints
 from app.dialects.item_decoding import decode_item, express_as_known, is_messages_text

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep, write_large_integers_as_text
+from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep, write_large_integers_as_text
 from app.errors import UpstreamUnavailable
 
 MAX_INTEGER_DIGITS: Final = 19

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.conversation.names import check_name
 from app.errors import InvalidRequest
 

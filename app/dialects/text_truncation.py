@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from app.conversation.json_depth import is_too_deep
+from app.conversation.json_text import is_too_deep
 
 DEFAULT_HEAD_SHARE = 0.7
 NEWLINE_SEARCH_SHARE = 0.2

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from app.conversation.identity import compute_links_after_messages, compute_start_position
-from app.conversation.json_depth import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
+from app.conversation.json_text import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
 from app.conversation.search_terms import extract_message_terms
 from app.dialects.body.message import ChatMessage, check_messages
 from app.errors import InvalidRequest

@@ -574,7 +574,7 @@ EDGE: Final = (
     ),
     Mutation(
         "nesting",
-        "app/conversation/json_depth.py",
+        "app/conversation/json_text.py",
         "MAX_JSON_DEPTH: Final = 200",
         "MAX_JSON_DEPTH: Final = 2_000",
         ("tests/conversation/test_json_depth.py::test_a_message_that_is_nested_too_deeply_is_refused_by_name",),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, write_large_integers_as_text
+from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep, write_large_integers_as_text
 from app.conversations.items.item_building import parse_item_id
 from app.dialects.items.input_items import USUAL_TYPES, find_item_groups, join_item_groups
 from app.dialects.items.message import ResponsesMessage

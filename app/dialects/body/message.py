@@ -19,8 +19,13 @@ from app.conversation.item import (
     ToolCall,
     may_precede_tool_result,
 )
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep, write_large_integers_as_text
-from app.conversation.json_text import encode_compact_json
+from app.conversation.json_text import (
+    TOO_DEEP_MESSAGE,
+    encode_compact_json,
+    is_too_deep,
+    may_be_too_deep,
+    write_large_integers_as_text,
+)
 from app.conversation.names import MAX_NAME_CHARS, is_valid_name
 from app.dialects.body.canonical_message import canonicalize_answer_text, canonicalize_message
 from app.dialects.body.message_edits import apply_edit_operations

@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 import msgspec
 import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.dialects.items.item_kinds import (
     OUTPUT_TYPES,
     ItemFields,

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.conversation.names import check_name
 from app.dialects.messages.errors import THREAD_UNSUPPORTED
 from app.dialects.messages.message import MessagesMessage, render_native_message

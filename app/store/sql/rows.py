@@ -21,7 +21,7 @@ from app.conversation.conversation_types import (
     StoredCompletion,
     Summary,
 )
-from app.conversation.json_depth import write_large_integers_as_text
+from app.conversation.json_text import write_large_integers_as_text
 from app.dialects.item_decoding import decode_item
 from app.store.contract.conversations import LinkMatch, LogAppend
 from app.store.contract.usage import UsageTotals

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.observability.tracing import current_span, current_trace_headers
 from app.upstream.http.http_client import DEFAULT_PORTS, HttpClient, ascii_host
