@@ -19,7 +19,7 @@ from app.pipeline.turn.chat_request import (
     CompactionOptions,
     ContextDetail,
     ContextMode,
-    ContextOptions,
+    ContextParameters,
     Continuation,
     DeliveryOptions,
     ForwardedParts,
@@ -68,7 +68,7 @@ class RequestOptions(NamedTuple):
     """Sections of a `ChatRequest`, as far as the gateway's own fields and headers fill them."""
 
     continuation: Continuation
-    context: ContextOptions
+    context: ContextParameters
     compaction: CompactionOptions
     retry: RetryOptions
     delivery: DeliveryOptions
@@ -94,7 +94,7 @@ def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str
         context_mode = "stateless"
     return RequestOptions(
         Continuation(conversation_id, is_chat_ui, hints=_parse_session_hints(fields, headers)),
-        ContextOptions(
+        ContextParameters(
             context_mode,
             check_name(policy, "X-Context-Policy") if policy else context.get("policy"),
             context.get("pin", ()),

@@ -27,7 +27,7 @@ from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.chat_request import (
     Caller,
     ChatRequest,
-    ContextOptions,
+    ContextParameters,
     Continuation,
     RetryOptions,
     StoringOptions,
@@ -128,7 +128,7 @@ class ResponsesTurns:
             continuation=Continuation(
                 fields.get("conversation"), previous_response_id=fields.get("previous_response_id"), hints=hints
             ),
-            context=ContextOptions(mode),
+            context=ContextParameters(mode),
             retry=RetryOptions(is_retry),
             protocol="responses",
         )

@@ -17,7 +17,7 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, ModelRequired
 from app.pipeline.resolve.model_context import ModelContexts
-from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionOptions, ContextOptions
+from app.pipeline.turn.chat_request import Caller, ChatRequest, CompactionOptions, ContextParameters
 from app.pipeline.turn.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest, ShownLog, TurnStorage
 from app.pipeline.turn.token_counting import MessageCounter
 from app.pipeline.turn.turn import Turn
@@ -122,7 +122,7 @@ def build_bare_request(
         raw_fields={"model": orjson.dumps(model)},
         raw_messages=(),
         model=model,
-        context=ContextOptions(policy=policy),
+        context=ContextParameters(policy=policy),
         max_output_tokens=max_output_tokens,
         compaction=CompactionOptions(
             turn_request.summarize, turn_request.through_seq, instructions=turn_request.instructions

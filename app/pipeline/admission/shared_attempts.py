@@ -504,10 +504,8 @@ class SharedAttempts:
                 del self._running_attempts[attempt.key]
         if attempt.claim is not None and attempt.claim.is_recorded:
             return
-        answer, has_key = (
-            attempt.answer if attempt.is_complete else None,
-            attempt.request.retry.idempotency_key is not None,
-        )
+        answer = attempt.answer if attempt.is_complete else None
+        has_key = attempt.request.retry.idempotency_key is not None
         conversation_id = None if answer is None or has_key else answer.headers.get("x-conversation-id")
         kept_attempt = attempt if conversation_id is None and attempt.has_whole_answer else None
         # Of two equal attempts at once, the other one's answer does not answer this one's retry.

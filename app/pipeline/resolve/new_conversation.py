@@ -65,9 +65,8 @@ class NewConversations:
         """
         tenant = request.log_tenant
         positions, messages = await client_history.compute_link_positions(), client_history.messages
-        if (
-            request.continuation.conversation_id is not None
-        ):  # then the parser leaves it open whether outputs have their calls
+        # With an id, the parser leaves it open whether outputs have their calls.
+        if request.continuation.conversation_id is not None:
             check_outputs_have_calls(request, put_early_outputs_first(request, messages), ())
         await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=False)
         root = compute_log_root(tenant, client_history.start_position, positions)

@@ -88,7 +88,7 @@ class RetryDetector:
             return ()  # the provider gives several calls one id
         for start in range(max(0, len(tail) - len(messages)), len(tail)):
             attempt = [entry.message for entry in tail[start:]]
-            if _names_calls_as(attempt, messages[: len(attempt)]) and not _are_equal_messages(tail[start:], messages):
+            if _is_same_attempt(attempt, messages[: len(attempt)]) and not _are_equal_messages(tail[start:], messages):
                 return tail[start:]
         return ()
 
@@ -250,7 +250,7 @@ class _LogComparison:
         return _canonical_bytes(message), read_output_call_id(message) if has_call_id else None
 
 
-def _names_calls_as(attempt: Sequence[Item], messages: Sequence[Item]) -> bool:
+def _is_same_attempt(attempt: Sequence[Item], messages: Sequence[Item]) -> bool:
     """Returns whether messages have results of the same calls as an earlier attempt, in any order, and equal others."""
     ids, new_ids = (
         sorted(one.result_for or "" for one in part if one.role in TOOL_RESULT_ROLES) for part in (attempt, messages)

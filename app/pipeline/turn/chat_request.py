@@ -120,7 +120,7 @@ class Continuation(msgspec.Struct, frozen=True):
     """Ids that clients send for their own purposes (a session, a thread), by the name of the header or field."""
 
 
-class ContextOptions(msgspec.Struct, frozen=True):
+class ContextParameters(msgspec.Struct, frozen=True):
     """How the context of a request is made."""
 
     mode: ContextMode = "auto"
@@ -185,7 +185,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     max_output_tokens: int | None = None
     storing: StoringOptions = StoringOptions()
     continuation: Continuation = Continuation()
-    context: ContextOptions = ContextOptions()
+    context: ContextParameters = ContextParameters()
     compaction: CompactionOptions = CompactionOptions()
     retry: RetryOptions = RetryOptions()
     delivery: DeliveryOptions = msgspec.field(default_factory=DeliveryOptions)
