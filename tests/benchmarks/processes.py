@@ -116,10 +116,17 @@ class Process:
     Args:
         arguments: after those of the `runner`.
         log: where its output goes; without it, stdin and stdout are pipes.
+        environ: variables that it has besides those of this process.
     """
 
     def __init__(
-        self, arguments: Sequence[str], *, core: int | None, log: Path | None = None, runner: Sequence[str] = MODULE
+        self,
+        arguments: Sequence[str],
+        *,
+        core: int | None,
+        log: Path | None = None,
+        runner: Sequence[str] = MODULE,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.started_at = time.perf_counter()
         self.log = log
@@ -130,7 +137,8 @@ class Process:
             stdout=self._file or subprocess.PIPE,
             stderr=self._file,
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if not name.startswith("CONCERTINA_")},
+            env={name: value for name, value in os.environ.items() if not name.startswith("CONCERTINA_")}
+            | dict(environ or {}),
             start_new_session=True,
         )
         pin(self.pid, core)
