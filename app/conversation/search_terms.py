@@ -148,7 +148,7 @@ def _split_word_into_terms(word: str) -> Iterator[str]:
         yield from _split_part_into_terms(part)
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=8_192)
 def _split_word_cached(word: str) -> tuple[str, ...]:
     return tuple(_split_word_into_terms(word))
 

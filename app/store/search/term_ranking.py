@@ -54,7 +54,7 @@ def hash_tenant_scope(tenant: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-@lru_cache(maxsize=32_768)
+@lru_cache(maxsize=8_192)
 def hash_term(term: str) -> int:
     """Returns the key of a term inside a conversation: a hash of `TERM_BITS`."""
     return int.from_bytes(blake2b(term.encode("utf-8", "surrogatepass"), digest_size=TERM_BITS // 8).digest(), "big")
