@@ -441,7 +441,7 @@ class ConversationResolver:
         versions: ClientVersions,
     ) -> tuple[Sequence[Item], Sequence[LogMessage]]:
         """Returns the messages of an append that the log does not have, and what the model is not shown of the log: the
-        stored answer to them that its client did not get, or an attempt that they replace."""
+        stored answer to them that its client did not get, or what they replace of an attempt."""
         messages: Sequence[Item] = client_history.messages
         # In mode `append` a chat client has declared that all messages are new. In mode `auto`, and with `conversation`
         # in the Responses API, an agent may send its run again.
@@ -453,7 +453,7 @@ class ConversationResolver:
             return [], [lost_answer]
         if await self._retry_detector.is_unanswered_retry(conversation, messages):
             return [], ()
-        return messages, await self._retry_detector.find_replaced_attempt(conversation, messages)
+        return messages, await self._retry_detector.find_replaced_messages(conversation, messages, versions)
 
     async def _begin_conversation_for_append(
         self,

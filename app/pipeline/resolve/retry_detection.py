@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, LogMessage
@@ -50,7 +51,7 @@ class RetryDetector:
             messages: the new messages of the request.
             versions: what the client shows in the place of log messages. Lost answers are left out there already.
         """
-        brings_results = bool(messages) and all(message.role in TOOL_RESULT_ROLES for message in messages)
+        brings_results = bool(messages) and all(map(_is_result, messages))
         if conversation.head_seq < 0 or not (brings_results or conversation.state.get(BROKEN_OFF)):
             return None
         asked_end = conversation.head_seq
@@ -73,19 +74,27 @@ class RetryDetector:
         )
         return answer if repeats_results else None
 
-    async def find_replaced_attempt(self, conversation: Conversation, messages: Sequence[Item]) -> Sequence[LogMessage]:
-        """Returns the end of the log, if it is an attempt without an answer that these messages repeat with other
-        results of the same calls: the client carried its calls out anew. The model is shown the new results only,
-        because providers refuse two results of one call. If the guess is wrong, the model is not shown an older result
-        of a call that has a newer one; the log keeps it."""
+    async def find_replaced_messages(
+        self, conversation: Conversation, messages: Sequence[Item], versions: ClientVersions
+    ) -> Sequence[LogMessage]:
+        """Returns the messages at the end of the log that these messages replace: the client carried calls out anew
+        after an attempt without an answer. These are the older results of the same calls; or the whole attempt, if it
+        has other messages, which are repeated. The model is shown the new results only, because providers refuse two
+        results of one call. If the guess is wrong, the model is not shown an older result of a call that has a newer
+        one; the log keeps it."""
         unanswered = int(conversation.state.get(UNANSWERED_MESSAGES, 0))
-        if not unanswered or not any(message.role in TOOL_RESULT_ROLES for message in messages):
+        if not unanswered or not any(map(_is_result, messages)):
             return ()
         first_seq = max(0, conversation.head_seq - unanswered)
         entries = await self._store.read_log(conversation, first_seq, conversation.head_seq + 1)
-        answers, tail = entries[:-unanswered], entries[-unanswered:]
-        if any(len(list_call_ids(one.message)) != len(one.message.calls) for one in answers):
+        if any(len(list_call_ids(one.message)) != len(one.message.calls) for one in entries):
             return ()  # the provider gives several calls one id
+        tail = entries[-unanswered:]
+        new_ids = {one.result_for for one in takewhile(_is_result, messages)} - {None}
+        results = takewhile(lambda entry: _is_result(entry.message), reversed(tail))
+        older = [one for one in results if one.message.result_for in new_ids and not versions.is_omitted(one.seq)]
+        if older:
+            return older
         for start in range(max(0, len(tail) - len(messages)), len(tail)):
             attempt = [entry.message for entry in tail[start:]]
             if _is_same_attempt(attempt, messages[: len(attempt)]) and not _are_equal_messages(tail[start:], messages):
@@ -250,13 +259,15 @@ class _LogComparison:
         return _canonical_bytes(message), read_output_call_id(message) if has_call_id else None
 
 
+def _is_result(message: Item) -> bool:
+    return message.role in TOOL_RESULT_ROLES
+
+
 def _is_same_attempt(attempt: Sequence[Item], messages: Sequence[Item]) -> bool:
     """Returns whether messages have results of the same calls as an earlier attempt, in any order, and equal others."""
-    ids, new_ids = (
-        sorted(one.result_for or "" for one in part if one.role in TOOL_RESULT_ROLES) for part in (attempt, messages)
-    )
+    ids, new_ids = (sorted(one.result_for or "" for one in part if _is_result(one)) for part in (attempt, messages))
     others, new_others = (
-        [_canonical_bytes(one) for one in part if one.role not in TOOL_RESULT_ROLES] for part in (attempt, messages)
+        [_canonical_bytes(one) for one in part if not _is_result(one)] for part in (attempt, messages)
     )
     return ids == new_ids and all(ids) and bool(ids) and others == new_others
 

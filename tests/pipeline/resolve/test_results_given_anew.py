@@ -57,6 +57,26 @@ async def test_results_of_parallel_calls_may_come_in_another_order(words: list[d
         assert texts(gateway.upstream.requests[-1]["messages"])[4:] == texts(words)
 
 
+async def test_one_of_several_results_may_be_given_anew() -> None:
+    async with world(ScriptedUpstream(default=lambda _: completion("Fine."))) as gateway:
+        ours = await begin(gateway, ONE, TWO)
+        await fail(gateway, [result("7", "c1"), result("same", "c2")], APPEND)
+        await fail(gateway, [result("8", "c1")], APPEND)
+        await gateway.say([result("9", "c1"), user("Hurry")], headers=APPEND)
+        assert results_shown(gateway) == [("c2", "same"), ("c1", "9")]
+        await gateway.say([user("Next")], headers=APPEND)
+        assert results_shown(gateway) == [("c2", "same"), ("c1", "9")]
+        assert texts(await gateway.log(ours))[2:7] == ["7", "same", "8", "9", "Hurry"]
+
+
+async def test_an_attempt_may_lack_a_result_that_comes_with_newer_ones() -> None:
+    async with world(ScriptedUpstream(default=lambda _: completion("Fine."))) as gateway:
+        await begin(gateway, ONE, TWO)
+        await fail(gateway, [result("7", "c1")], APPEND)
+        await gateway.say([result("8", "c1"), result("new", "c2")], headers=APPEND)
+        assert results_shown(gateway) == [("c1", "8"), ("c2", "new")]
+
+
 async def test_an_attempt_may_bring_its_calls_itself() -> None:
     run = [user("Look"), assistant(None, tool_calls=[ONE])]
     async with world(ScriptedUpstream(default=lambda _: completion("Fine."))) as gateway:
