@@ -6,8 +6,6 @@ from typing import Any
 
 from alembic import context
 
-from app.store.sql.tables import metadata
-
 connection = context.config.attributes["connection"]
 on_step = context.config.attributes["on_step"]
 
@@ -20,7 +18,6 @@ def report_step(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:
 
 context.configure(
     connection=connection,
-    target_metadata=metadata,
     # SQLite cannot alter most things about a column: Alembic then copies the table.
     render_as_batch=connection.dialect.name == "sqlite",
     transactional_ddl=False,  # the transaction is ours: it holds the lock

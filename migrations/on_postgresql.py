@@ -20,7 +20,7 @@ LOCK_KEY: Final = 5_270_117_224_918_263
 LOCK_WAIT_SECONDS: Final = 120
 """How long a process waits for another process that migrates."""
 TABLES: Final = Path(__file__).with_name("postgresql.sql")
-"""The DDL of all tables after the newest migration; `tools/write_schema.py` writes it."""
+"""The DDL of all tables after the newest migration."""
 
 FAULTS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 """Errors that the driver raises when the database is unavailable."""

@@ -16,7 +16,7 @@ from app.store.sqlite.threads import create_private_file, translate_driver_error
 TIMEOUT_SECONDS: Final = 10.0
 LOCKED_PAUSE_SECONDS: Final = 0.02
 TABLES: Final = Path(__file__).with_name("sqlite.sql")
-"""The DDL of all tables after the newest migration; `tools/write_schema.py` writes it."""
+"""The DDL of all tables after the newest migration."""
 
 FAULTS: Final = (sqlite3.Error,)
 """Errors that the driver raises when the file cannot be used."""

@@ -1,10 +1,19 @@
--- Written by `python tools/write_schema.py`.
+-- All tables after the newest migration. A test compares them with what the migrations leave.
+--
+-- Keys of tables that belong to a family of branches begin with its root, so that a distributed PostgreSQL can keep a
+-- family on one shard (root as the distribution column): no foreign keys across shards, no sequences. Tables that are
+-- searched by tenant (external_ids, completions, request_keys, the tenant-wide search index) or by neither (anchors,
+-- fingerprints, api_keys, usage_totals, budget_reservations, rate_counts, requests, server_secrets, model_facts) are
+-- exceptions.
+--
+-- JSON is TEXT, and the database never re-encodes it.
 
 CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
 
+-- Digests by which conversations are found whose clients rewrite their histories.
 CREATE TABLE anchors (
 	digest BYTEA NOT NULL,
 	root TEXT NOT NULL,
@@ -38,6 +47,7 @@ CREATE TABLE api_keys (
 
 CREATE UNIQUE INDEX api_keys_digest ON api_keys (digest);
 
+-- What running calls of keys with a budget may cost.
 CREATE TABLE budget_reservations (
 	id TEXT NOT NULL,
 	key_id TEXT NOT NULL,
@@ -49,6 +59,7 @@ CREATE TABLE budget_reservations (
 
 CREATE INDEX budget_reservations_key ON budget_reservations (key_id);
 
+-- Earlier texts of summaries. The present text is in chunks.
 CREATE TABLE chunk_revisions (
 	root TEXT NOT NULL,
 	chunk_id TEXT NOT NULL,
@@ -65,6 +76,7 @@ CREATE TABLE chunk_revisions (
 	CONSTRAINT chunk_revisions_pkey PRIMARY KEY (root, chunk_id, revision)
 );
 
+-- to_skeleton is not written any more. Rows of earlier versions have a link of the skeleton there.
 CREATE TABLE chunks (
 	root TEXT NOT NULL,
 	id TEXT NOT NULL,
@@ -96,8 +108,11 @@ CREATE TABLE chunks (
 
 CREATE INDEX chunks_end ON chunks (root, to_link);
 
+-- One summary for each range, kind and state of the client's changes, which from_link names, too
+-- (rows.mask_from_link): two processes that summarize the same range at once store one.
 CREATE UNIQUE INDEX chunks_range ON chunks (root, from_link, to_link, is_fold);
 
+-- What clients show in place of log messages. The log keeps the originals.
 CREATE TABLE client_versions (
 	root TEXT NOT NULL,
 	conversation_id TEXT NOT NULL,
@@ -150,6 +165,7 @@ CREATE TABLE conversations (
 	CONSTRAINT conversations_pkey PRIMARY KEY (root, id)
 );
 
+-- No column that a turn changes may be in an index: the row could then not be updated in place (HOT update).
 CREATE INDEX conversations_listed ON conversations (tenant, created_at, id);
 
 CREATE TABLE external_ids (
@@ -162,6 +178,7 @@ CREATE TABLE external_ids (
 
 CREATE INDEX external_ids_conversation ON external_ids (root, conversation_id);
 
+-- Fingerprints of all answers that the gateway gave, each with its only place. Without a place, it is spent.
 CREATE TABLE fingerprints (
 	digest BYTEA NOT NULL,
 	root TEXT,
@@ -189,8 +206,11 @@ CREATE TABLE message_terms (
 	CONSTRAINT message_terms_pkey PRIMARY KEY (root, conversation_id, seq)
 );
 
+-- A short list of pending entries: each search goes through it, whoever wrote them. Without one, writing takes
+-- several times as long.
 CREATE INDEX message_terms_terms ON message_terms USING gin (terms) WITH (fastupdate = on, gin_pending_list_limit = 128);
 
+-- What the passages of messages mean, as vectors of an embedding model (context.quote.meaning).
 CREATE TABLE message_vectors (
 	root TEXT NOT NULL,
 	conversation_id TEXT NOT NULL,
@@ -218,6 +238,8 @@ CREATE TABLE messages (
 	CONSTRAINT messages_pkey PRIMARY KEY (root, conversation_id, seq)
 );
 
+-- answered is part of the key: thousands of conversations may begin with the same greeting, and unanswered ones
+-- are then skipped without reading their rows.
 CREATE INDEX messages_link ON messages (root, link, answered, conversation_id);
 
 CREATE INDEX messages_skeleton ON messages (root, skeleton, answered, conversation_id) WHERE in_skeleton;
@@ -229,6 +251,7 @@ CREATE TABLE model_facts (
 	CONSTRAINT model_facts_pkey PRIMARY KEY (model)
 );
 
+-- Calls of the last minute by the second in which they began, for rate limits.
 CREATE TABLE rate_counts (
 	scope TEXT NOT NULL,
 	second BIGINT NOT NULL,
@@ -250,6 +273,7 @@ CREATE TABLE request_keys (
 	CONSTRAINT request_keys_pkey PRIMARY KEY (tenant, key)
 );
 
+-- Model calls that have ended, without content (store.request_history).
 CREATE TABLE requests (
 	id TEXT NOT NULL,
 	started_at DOUBLE PRECISION NOT NULL,
@@ -277,6 +301,7 @@ CREATE TABLE server_secrets (
 	CONSTRAINT server_secrets_pkey PRIMARY KEY (name)
 );
 
+-- Which conversations have a term in any of their messages.
 CREATE TABLE tenant_postings (
 	tenant_scope BIGINT NOT NULL,
 	term BIGINT NOT NULL,
@@ -284,6 +309,7 @@ CREATE TABLE tenant_postings (
 	CONSTRAINT tenant_postings_pkey PRIMARY KEY (tenant_scope, term, scope)
 );
 
+-- The conversations that have any term in the search index.
 CREATE TABLE tenant_scopes (
 	tenant_scope BIGINT NOT NULL,
 	scope BIGINT NOT NULL,
@@ -292,6 +318,7 @@ CREATE TABLE tenant_scopes (
 	CONSTRAINT tenant_scopes_pkey PRIMARY KEY (tenant_scope, scope)
 );
 
+-- When words of a conversation or of its branches were erased last: older capsules of it give no content.
 CREATE TABLE tombstones (
 	root TEXT NOT NULL,
 	family_id TEXT NOT NULL,
@@ -299,6 +326,7 @@ CREATE TABLE tombstones (
 	CONSTRAINT tombstones_pkey PRIMARY KEY (root, family_id)
 );
 
+-- Sums that every process adds to every few seconds (store.usage_recorder).
 CREATE TABLE usage_totals (
 	tenant TEXT NOT NULL,
 	key_id TEXT NOT NULL,

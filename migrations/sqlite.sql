@@ -1,10 +1,15 @@
--- Written by `python tools/write_schema.py`.
+-- All tables after the newest migration. A test compares them with what the migrations leave.
+--
+-- JSON is TEXT, and the database never re-encodes it. Times are UTC in ISO 8601 with microseconds, so text order is
+-- time order. No comment may stand inside a statement, where SQLite would store it, or have a semicolon, at which the
+-- text is split.
 
 CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
 
+-- Digests by which conversations are found whose clients rewrite their histories.
 CREATE TABLE anchors (
 	digest BLOB NOT NULL,
 	root TEXT NOT NULL,
@@ -39,6 +44,7 @@ CREATE TABLE api_keys (
 
 CREATE UNIQUE INDEX api_keys_digest ON api_keys (digest);
 
+-- What running calls of keys with a budget may cost.
 CREATE TABLE budget_reservations (
 	id TEXT NOT NULL,
 	key_id TEXT NOT NULL,
@@ -50,6 +56,7 @@ CREATE TABLE budget_reservations (
 
 CREATE INDEX budget_reservations_key ON budget_reservations (key_id);
 
+-- Earlier texts of summaries. The present text is in chunks.
 CREATE TABLE chunk_revisions (
 	root TEXT NOT NULL,
 	chunk_id TEXT NOT NULL,
@@ -66,6 +73,7 @@ CREATE TABLE chunk_revisions (
 	CONSTRAINT chunk_revisions_pkey PRIMARY KEY (root, chunk_id, revision)
 );
 
+-- to_skeleton is not written any more. Rows of earlier versions have a link of the skeleton there.
 CREATE TABLE chunks (
 	root TEXT NOT NULL,
 	id TEXT NOT NULL,
@@ -97,8 +105,11 @@ CREATE TABLE chunks (
 
 CREATE INDEX chunks_end ON chunks (root, to_link);
 
+-- One summary for each range, kind and state of the client's changes, which from_link names, too
+-- (rows.mask_from_link): two processes that summarize the same range at once store one.
 CREATE UNIQUE INDEX chunks_range ON chunks (root, from_link, to_link, is_fold);
 
+-- What clients show in place of log messages. The log keeps the originals.
 CREATE TABLE client_versions (
 	root TEXT NOT NULL,
 	conversation_id TEXT NOT NULL,
@@ -164,6 +175,7 @@ CREATE TABLE external_ids (
 
 CREATE INDEX external_ids_conversation ON external_ids (root, conversation_id);
 
+-- Fingerprints of all answers that the gateway gave, each with its only place. Without a place, it is spent.
 CREATE TABLE fingerprints (
 	digest BLOB NOT NULL,
 	root TEXT,
@@ -184,6 +196,7 @@ CREATE TABLE leases (
 	CONSTRAINT leases_pkey PRIMARY KEY (root, "key")
 );
 
+-- What the passages of messages mean, as vectors of an embedding model (context.quote.meaning).
 CREATE TABLE message_vectors (
 	root TEXT NOT NULL,
 	conversation_id TEXT NOT NULL,
@@ -211,6 +224,8 @@ CREATE TABLE messages (
 	CONSTRAINT messages_pkey PRIMARY KEY (root, conversation_id, seq)
 );
 
+-- answered is part of the key: thousands of conversations may begin with the same greeting, and unanswered ones
+-- are then skipped without reading their rows.
 CREATE INDEX messages_link ON messages (root, link, answered, conversation_id);
 
 CREATE INDEX messages_skeleton ON messages (root, skeleton, answered, conversation_id) WHERE in_skeleton = 1;
@@ -230,6 +245,7 @@ CREATE TABLE postings (
 )
  WITHOUT ROWID;
 
+-- Calls of the last minute by the second in which they began, for rate limits.
 CREATE TABLE rate_counts (
 	scope TEXT NOT NULL,
 	second BIGINT NOT NULL,
@@ -252,6 +268,7 @@ CREATE TABLE request_keys (
 	CONSTRAINT request_keys_pkey PRIMARY KEY (tenant, "key")
 );
 
+-- Model calls that have ended, without content (store.request_history).
 CREATE TABLE requests (
 	id TEXT NOT NULL,
 	started_at DOUBLE NOT NULL,
@@ -279,6 +296,7 @@ CREATE TABLE server_secrets (
 	CONSTRAINT server_secrets_pkey PRIMARY KEY (name)
 );
 
+-- Which conversations have a term in any of their messages.
 CREATE TABLE tenant_postings (
 	tenant_scope BIGINT NOT NULL,
 	term BIGINT NOT NULL,
@@ -287,6 +305,7 @@ CREATE TABLE tenant_postings (
 )
  WITHOUT ROWID;
 
+-- The conversations that have any term in the search index.
 CREATE TABLE tenant_scopes (
 	tenant_scope BIGINT NOT NULL,
 	scope BIGINT NOT NULL,
@@ -296,6 +315,7 @@ CREATE TABLE tenant_scopes (
 )
  WITHOUT ROWID;
 
+-- When words of a conversation or of its branches were erased last: older capsules of it give no content.
 CREATE TABLE tombstones (
 	root TEXT NOT NULL,
 	family_id TEXT NOT NULL,
@@ -304,6 +324,7 @@ CREATE TABLE tombstones (
 )
  WITHOUT ROWID;
 
+-- Sums that every process adds to every few seconds (store.usage_recorder).
 CREATE TABLE usage_totals (
 	tenant TEXT NOT NULL,
 	key_id TEXT NOT NULL,

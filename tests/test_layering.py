@@ -48,7 +48,7 @@ HOME_OF_LIBRARY = {
     "pydantic": {"api", "settings"},
     "pydantic_settings": {"settings"},
     "python_multipart": {"api"},
-    "sqlalchemy": {"store"},
+    "sqlalchemy": set(),
     "sqlite3": {"store"},
     "starlette": {"api", "main", "server"},
     "yaml": {"settings"},

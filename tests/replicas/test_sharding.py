@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 import asyncpg
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import UniqueConstraint
+from sqlalchemy import MetaData, Table, UniqueConstraint
 
 from app.conversation.conversation_types import StoredCompletion
 from app.store.contract.conversations import CompletionQuery, ConversationQuery, LogAppend
 from app.store.postgres.backend import PostgresStore
-from app.store.sql.tables import is_table_in_dialect, metadata
+from tests.migrations.test_migrations import with_connection
 from tests.postgres import Databases, dsn
 from tests.replicas.sharding import Plan, Router, Wide
 from tests.store.example_logs import (
@@ -38,17 +38,23 @@ SHARDS = 2
 FAMILIES = 8
 """Enough for each shard to have some."""
 CHAT = ["user hi", "assistant hello", "user how are you?", "assistant well"]
-TABLES = {name: table for name, table in metadata.tables.items() if is_table_in_dialect(table, "postgresql")}
 
 
 @pytest.fixture(scope="module")
-def places(databases: Databases, migrated_template: str) -> Iterator[list[str]]:
+def tables(databases: Databases, migrated_template: str) -> Mapping[str, Table]:
+    metadata = MetaData()
+    with_connection(databases.url(migrated_template), metadata.reflect)
+    return metadata.tables
+
+
+@pytest.fixture(scope="module")
+def places(databases: Databases, migrated_template: str, tables: Mapping[str, Table]) -> Iterator[list[str]]:
     """Shards, and last the database of everything that is not sharded by root."""
     plan = Plan()
     sharded = {table for table, column in plan.columns.items() if column == "root"}
     names = [databases.create(template=migrated_template) for _ in range(SHARDS + 1)]
     for number, name in enumerate(names):
-        gone = TABLES.keys() - sharded if number < SHARDS else sharded
+        gone = tables.keys() - {"alembic_version"} - sharded if number < SHARDS else sharded
         asyncio.run(_drop(dsn(databases.url(name)), gone))
     yield [dsn(databases.url(name)) for name in names]
     for name in names:
@@ -76,16 +82,16 @@ def store(router: Router) -> PostgresStore:
     return made
 
 
-def test_the_plan_names_every_table_and_a_column_that_leads_its_keys() -> None:
+def test_the_plan_names_every_table_and_a_column_that_leads_its_keys(tables: Mapping[str, Table]) -> None:
     """Citus takes no unique index without the distribution column, and no sequence or foreign key is there to span."""
     plan = Plan()
-    assert plan.columns.keys() | plan.references == TABLES.keys() | {"alembic_version"}
+    assert plan.columns.keys() | plan.references == tables.keys()
     for name, column in plan.columns.items():
-        table = TABLES[name]
+        table = tables[name]
         assert next(iter(table.primary_key.columns)).name == column
         assert all(column in one.columns for one in table.indexes if one.unique)
         assert all(column in one.columns for one in table.constraints if isinstance(one, UniqueConstraint))
-    for table in TABLES.values():
+    for table in tables.values():
         assert not table.foreign_keys
         assert all(column.autoincrement in (False, "auto") and column.identity is None for column in table.columns)
         assert all("nextval" not in str(column.server_default) for column in table.columns)
