@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec.structs import replace
-
 from app.conversation.conversation_types import Summary
 
 REVISION_FIELDS: Final = (
@@ -22,11 +20,6 @@ REVISION_FIELDS: Final = (
 """Fields that each revision has of its own; the others belong to the summary's place in the log."""
 REPLACEABLE_KINDS: Final = frozenset({"mechanical", "part"})
 """A summary of another kind over the same range replaces summaries of these kinds."""
-
-
-def apply_summary_revision(summary: Summary, revision: Summary) -> Summary:
-    """Returns the summary with the fields of another revision."""
-    return replace(summary, **{name: getattr(revision, name) for name in REVISION_FIELDS})
 
 
 def may_replace_summary(summary: Summary, stored: Summary) -> bool:

@@ -40,12 +40,12 @@ from app.store.sql.rows import (
     MESSAGE_COLUMNS,
     SUMMARY_COLUMNS,
     client_version_values,
-    completion_values,
     decode_lineage,
     decode_summary,
     encode_json,
     encode_lineage,
     encode_optional_json,
+    encode_struct,
 )
 from app.store.sql.search_index import SearchIndexCleanup
 from app.store.sql.statements import SPEND_FINGERPRINT
@@ -128,8 +128,7 @@ def save_completion(dialect: SqlDialect, completion: StoredCompletion) -> Transa
         tenant=completion.tenant,
     )
     if conversation:
-        values = completion_values(completion, dialect.encode_time(completion.created_at))
-        yield dialect.build_statement(_SAVE_COMPLETION, **values)
+        yield dialect.build_statement(_SAVE_COMPLETION, **encode_struct(completion, dialect.encode_time))
 
 
 def _decode_member(row: tuple[str, str, str]) -> FamilyMember:

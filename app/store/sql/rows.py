@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import msgspec
 import orjson
-from msgspec.structs import astuple, replace
+from msgspec.structs import asdict, astuple, replace
 
 from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import (
@@ -43,7 +44,14 @@ USAGE_COLUMNS: Final = UsageTotals.__struct_fields__
 USAGE_KEY_COLUMNS: Final = USAGE_COLUMNS[:4]
 USAGE_SUM_COLUMNS: Final = USAGE_COLUMNS[4:]
 
+_TIME_FIELDS: Final = frozenset({"created_at", "expires_at", "revoked_at"})
+_LIST_FIELDS: Final = frozenset({"folds", "instructions", "scopes", "models", "pass_through"})
+_OBJECT_FIELDS: Final = frozenset({"metadata", "parameters", "usage"})
+"""Fields of summaries, completions and API keys that are stored in another form."""
+
 Lineage = tuple[tuple[str, int], ...]
+EncodeTime = Callable[[datetime], Any]
+StoredStruct = TypeVar("StoredStruct", bound=msgspec.Struct)
 
 
 def encode_json(value: Mapping[str, Any]) -> str:
@@ -209,50 +217,33 @@ def mask_from_link(from_link: bytes, versions_digest: bytes) -> bytes:
     return bytes(one ^ other for one, other in zip(from_link, versions_digest, strict=True))
 
 
-def summary_values(summary: Summary, created_at: datetime | str) -> tuple[Any, ...]:
-    """Returns the values of `SUMMARY_COLUMNS`."""
-    masked = replace(summary, from_link=mask_from_link(summary.from_link, summary.versions_digest))
-    *values, _, folds, duration_ms, usage, revision, versions_digest = astuple(masked)
-    folded_ids, encoded_usage = orjson.dumps(folds).decode(), encode_optional_json(usage)
-    return (*values, created_at, folded_ids, duration_ms, encoded_usage, revision, versions_digest)
+def summary_values(summary: Summary, encode_time: EncodeTime) -> dict[str, Any]:
+    """Returns the values of `SUMMARY_COLUMNS`, by name."""
+    from_link = mask_from_link(summary.from_link, summary.versions_digest)
+    return encode_struct(replace(summary, from_link=from_link), encode_time)
 
 
-def decode_completion(row: Sequence[Any]) -> StoredCompletion:
-    """Decodes a row of `COMPLETION_COLUMNS`."""
-    values: dict[str, Any] = dict(zip(COMPLETION_COLUMNS, row, strict=True))
-    values["created_at"] = decode_time(values["created_at"])
-    values["metadata"] = orjson.loads(values["metadata"])
-    values["parameters"] = orjson.loads(values["parameters"])
-    values["instructions"] = tuple(orjson.loads(values["instructions"]))
-    return StoredCompletion(**values)
-
-
-def completion_values(completion: StoredCompletion, created_at: datetime | str) -> dict[str, Any]:
-    """Returns the values of `COMPLETION_COLUMNS`."""
-    values = {name: getattr(completion, name) for name in COMPLETION_COLUMNS}
-    return values | {
-        "created_at": created_at,
-        "metadata": encode_json(completion.metadata),
-        "parameters": encode_json(completion.parameters),
-        "instructions": orjson.dumps(completion.instructions).decode(),
-    }
-
-
-def decode_api_key(row: Sequence[Any]) -> ApiKey:
-    """Decodes a row of `API_KEY_COLUMNS`."""
-    values: dict[str, Any] = dict(zip(API_KEY_COLUMNS, row, strict=True))
-    for name in ("created_at", "expires_at", "revoked_at"):
-        values[name] = None if values[name] is None else decode_time(values[name])
-    for name in ("scopes", "models", "pass_through"):
-        values[name] = None if values[name] is None else tuple(orjson.loads(values[name]))
-    return ApiKey(**values)
-
-
-def api_key_values(key: ApiKey, encode_time_value: Callable[[datetime], Any]) -> dict[str, Any]:
-    """Returns the values of `API_KEY_COLUMNS`; `encode_time_value` converts times for the database."""
-    values = {name: getattr(key, name) for name in API_KEY_COLUMNS}
-    for name in ("created_at", "expires_at", "revoked_at"):
-        values[name] = None if values[name] is None else encode_time_value(values[name])
-    for name in ("scopes", "models", "pass_through"):
-        values[name] = None if values[name] is None else orjson.dumps(values[name]).decode()
+def encode_struct(struct: msgspec.Struct, encode_time: EncodeTime) -> dict[str, Any]:
+    """Returns the fields of a struct as they are stored, by name; `encode_time` converts times for the database."""
+    values = asdict(struct)
+    for name, value in values.items():
+        if value is not None and name in _TIME_FIELDS:
+            values[name] = encode_time(value)
+        elif value is not None and name in _LIST_FIELDS:
+            values[name] = orjson.dumps(value).decode()
+        elif value is not None and name in _OBJECT_FIELDS:
+            values[name] = encode_json(value)
     return values
+
+
+def decode_struct(struct_type: type[StoredStruct], row: Sequence[Any]) -> StoredStruct:
+    """Decodes a row of the fields of a struct."""
+    values: dict[str, Any] = dict(zip(struct_type.__struct_fields__, row, strict=True))
+    for name, stored in values.items():
+        if stored is not None and name in _TIME_FIELDS:
+            values[name] = decode_time(stored)
+        elif stored is not None and name in _LIST_FIELDS:
+            values[name] = tuple(orjson.loads(stored))
+        elif stored is not None and name in _OBJECT_FIELDS:
+            values[name] = orjson.loads(stored)
+    return struct_type(**values)

@@ -25,12 +25,11 @@ from app.store.sql.rows import (
     USAGE_COLUMNS,
     USAGE_KEY_COLUMNS,
     USAGE_SUM_COLUMNS,
-    api_key_values,
-    decode_api_key,
-    decode_completion,
     decode_conversation,
+    decode_struct,
     decode_time,
     encode_json,
+    encode_struct,
 )
 
 _IS_COMPLETION: Final = "tenant = :tenant AND id = :id"
@@ -105,12 +104,12 @@ class SqlSideTables(ABC):
 
     async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
         rows = await self._execute_read(*page_queries.build_completions_query(self._dialect, tenant, query))
-        return [decode_completion(row) for row in rows]
+        return [decode_struct(StoredCompletion, row) for row in rows]
 
     async def find_completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
         text = f"SELECT {', '.join(COMPLETION_COLUMNS)} FROM completions WHERE {_IS_COMPLETION}"
         rows = await self._read_rows(text, tenant=tenant, id=completion_id)
-        return decode_completion(rows[0]) if rows else None
+        return decode_struct(StoredCompletion, rows[0]) if rows else None
 
     async def replace_completion_metadata(
         self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]
@@ -185,12 +184,12 @@ class SqlSideTables(ABC):
     async def add_api_key(self, key: ApiKey) -> None:
         marks = ", ".join(f":{name}" for name in API_KEY_COLUMNS)
         text = f"INSERT INTO api_keys ({', '.join(API_KEY_COLUMNS)}) VALUES ({marks})"
-        await self._write_rows(text, **api_key_values(key, self._dialect.encode_time))
+        await self._write_rows(text, **encode_struct(key, self._dialect.encode_time))
 
     async def find_api_key(self, digest: str) -> ApiKey | None:
         text = f"SELECT {', '.join(API_KEY_COLUMNS)} FROM api_keys WHERE digest = :digest"
         rows = await self._read_rows(text, digest=digest)
-        return decode_api_key(rows[0]) if rows else None
+        return decode_struct(ApiKey, rows[0]) if rows else None
 
     async def list_api_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
         select = f"SELECT {', '.join(API_KEY_COLUMNS)} FROM api_keys"
@@ -199,7 +198,7 @@ class SqlSideTables(ABC):
             rows = await self._read_rows(f"{select} {order}")
         else:
             rows = await self._read_rows(f"{select} WHERE tenant = :tenant {order}", tenant=tenant)
-        return [decode_api_key(row) for row in rows]
+        return [decode_struct(ApiKey, row) for row in rows]
 
     async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
         values = {"id": key_id, "now": self._encode_time_after()} | ({} if tenant is None else {"tenant": tenant})
@@ -208,12 +207,12 @@ class SqlSideTables(ABC):
             WHERE id = :id{"" if tenant is None else " AND tenant = :tenant"}
             RETURNING {", ".join(API_KEY_COLUMNS)}"""
         rows = await self._write_rows(text, **values)
-        return decode_api_key(rows[0]) if rows else None
+        return decode_struct(ApiKey, rows[0]) if rows else None
 
     async def set_api_key_budget(self, key_id: str, budget_usd: float | None) -> ApiKey | None:
         text = f"UPDATE api_keys SET budget_usd = :budget_usd WHERE id = :id RETURNING {', '.join(API_KEY_COLUMNS)}"
         rows = await self._write_rows(text, id=key_id, budget_usd=budget_usd)
-        return decode_api_key(rows[0]) if rows else None
+        return decode_struct(ApiKey, rows[0]) if rows else None
 
     async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
         look = self._dialect.build_statement("SELECT value FROM server_secrets WHERE name = :name", name=name)

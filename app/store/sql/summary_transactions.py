@@ -12,13 +12,9 @@ from app.conversation.conversation_types import Conversation, Summary
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.sql.dialects import Rows, SqlDialect, Statement, TransactionSteps
-from app.store.sql.rows import SUMMARY_COLUMNS, decode_summary, encode_optional_json, summary_values
+from app.store.sql.rows import SUMMARY_COLUMNS, decode_summary, summary_values
 from app.store.sql.statements import SUMMARY_INSERT_COLUMNS
-from app.store.summary_revision_rules import (
-    REVISION_FIELDS,
-    apply_summary_revision,
-    may_replace_summary,
-)
+from app.store.summary_revision_rules import REVISION_FIELDS, may_replace_summary
 
 _COLUMNS: Final = ", ".join(SUMMARY_COLUMNS)
 _IS_SUMMARY: Final = "root = :root AND id = :id AND tenant = :tenant"
@@ -67,7 +63,7 @@ def add_summary(
     if not (yield fence_query):
         raise LeaseLost
     key_values = {"root": root, "tenant": tenant}
-    values = dict(zip(SUMMARY_COLUMNS, summary_values(summary, dialect.encode_time(summary.created_at)), strict=True))
+    values = summary_values(summary, dialect.encode_time)
     known = yield dialect.build_statement(
         f"SELECT {_COLUMNS} FROM chunks WHERE {_SAME_RANGE}{dialect.row_lock_clause}",
         **key_values,
@@ -97,7 +93,8 @@ def revise_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary
     if not rows or rows[0][0] != summary.revision - 1:
         raise WriteConflict
     yield dialect.build_statement(_SAVE_REVISION, **key_values)
-    yield dialect.build_statement(_REVISE, **key_values, **_summary_revision_values(dialect, summary))
+    values = summary_values(summary, dialect.encode_time)
+    yield dialect.build_statement(_REVISE, **key_values, **{name: values[name] for name in REVISION_FIELDS})
 
 
 def read_summary_revisions(
@@ -108,9 +105,10 @@ def read_summary_revisions(
     rows = yield dialect.build_statement(f"SELECT {_COLUMNS} FROM chunks WHERE {_IS_SUMMARY}", **key_values)
     if not rows:
         return []
-    present = decode_summary(rows[0])
+    present = dict(zip(SUMMARY_COLUMNS, rows[0], strict=True))
     older = yield dialect.build_statement(_OLDER_REVISIONS, **key_values)
-    return [*(apply_summary_revision(present, _decode_summary_revision(rows[0], old)) for old in older), present]
+    revisions = [present | dict(zip(REVISION_FIELDS, revision, strict=True)) for revision in older]
+    return [decode_summary(list(one.values())) for one in (*revisions, present)]
 
 
 def delete_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str) -> TransactionSteps[bool]:
@@ -228,17 +226,3 @@ def rewrite_summary_texts(
             WHERE root = :root AND chunk_id = :id AND tenant = :tenant AND revision = :revision""",
             **arguments,
         )
-
-
-def _summary_revision_values(dialect: SqlDialect, summary: Summary) -> dict[str, Any]:
-    values = {name: getattr(summary, name) for name in REVISION_FIELDS}
-    return values | {
-        "created_at": dialect.encode_time(summary.created_at),
-        "usage": encode_optional_json(summary.usage),
-    }
-
-
-def _decode_summary_revision(row: Sequence[Any], revision: Sequence[Any]) -> Summary:
-    """Decodes a summary from its row, with the `REVISION_FIELDS` columns of another revision."""
-    values = dict(zip(SUMMARY_COLUMNS, row, strict=True)) | dict(zip(REVISION_FIELDS, revision, strict=True))
-    return decode_summary([values[name] for name in SUMMARY_COLUMNS])
