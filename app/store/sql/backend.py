@@ -10,6 +10,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -344,12 +345,17 @@ class SqlStore(SqlRequests):
         )
 
     async def purge_stray_summaries(self, *, created_before: datetime) -> int:
-        return await summary_transactions.purge_stray_summaries(
-            self._dialect, self._execute_long_read, self._delete_stray_summaries, created_before
-        )
-
-    def _delete_stray_summaries(self, keys: Sequence[summary_transactions.SummaryKey]) -> Awaitable[int]:
-        return self._run_transaction(lambda: summary_transactions.delete_stray_summaries(self._dialect, keys))
+        found, after = 0, ("", "")
+        while True:
+            page = summary_transactions.build_stray_page_query(self._dialect, created_before, after)
+            rows = await self._execute_long_read(*page)
+            if strays := [(root, chunk_id, tenant) for root, chunk_id, tenant, is_stray in rows if is_stray]:
+                found += await self._run_transaction(
+                    partial(summary_transactions.delete_stray_summaries, self._dialect, strays)
+                )
+            if len(rows) < summary_transactions.STRAY_PAGE_SIZE:
+                return found
+            after = rows[-1][0], rows[-1][1]
 
     async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         build_statement = self._dialect.build_statement

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from app.conversation.conversation_types import Conversation, Summary
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.leases import LeaseLost
-from app.store.sql.dialects import Rows, SqlDialect, Statement, TransactionSteps
+from app.store.sql.dialects import SqlDialect, Statement, TransactionSteps
 from app.store.sql.rows import SUMMARY_COLUMNS, decode_summary, summary_values
 from app.store.sql.statements import SUMMARY_INSERT_COLUMNS
 from app.store.summary_revision_rules import REVISION_FIELDS, may_replace_summary
@@ -46,14 +46,6 @@ _STRAY_PAGE: Final = f"""
     WHERE (k.root, k.id) > (:after_root, :after_id) ORDER BY k.root, k.id LIMIT :limit"""
 STRAY_PAGE_SIZE: Final = 500
 """Summaries that one query for strays reads."""
-
-
-class SummaryKey(NamedTuple):
-    """The key of a stored summary."""
-
-    root: str
-    id: str
-    tenant: str
 
 
 def add_summary(
@@ -131,37 +123,21 @@ def delete_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str)
     return bool(rows)
 
 
-async def purge_stray_summaries(
-    dialect: SqlDialect,
-    fetch_rows: Callable[[str, tuple[Any, ...]], Awaitable[Rows]],
-    delete_strays: Callable[[Sequence[SummaryKey]], Awaitable[int]],
-    created_before: datetime,
-) -> int:
-    """As `SummaryStore.purge_stray_summaries`: reads all summaries page by page, and deletes the strays.
-
-    Args:
-        fetch_rows: runs a statement that only reads.
-        delete_strays: runs `delete_stray_summaries` in a transaction.
+def build_stray_page_query(dialect: SqlDialect, created_before: datetime, after: tuple[str, str]) -> Statement:
+    """Builds the query for `STRAY_PAGE_SIZE` summaries after a root and an id. Rows: root, id, tenant, whether it is a
+    stray.
     """
-    found, after = 0, ("", "")
-    while True:
-        statement = dialect.build_statement(
-            _STRAY_PAGE,
-            made_before=dialect.encode_time(created_before),
-            after_root=after[0],
-            after_id=after[1],
-            limit=STRAY_PAGE_SIZE,
-        )
-        rows = await fetch_rows(*statement)
-        if strays := [SummaryKey(root, id_, tenant) for root, id_, tenant, strays in rows if strays]:
-            found += await delete_strays(strays)
-        if len(rows) < STRAY_PAGE_SIZE:
-            return found
-        after = rows[-1][0], rows[-1][1]
+    return dialect.build_statement(
+        _STRAY_PAGE,
+        made_before=dialect.encode_time(created_before),
+        after_root=after[0],
+        after_id=after[1],
+        limit=STRAY_PAGE_SIZE,
+    )
 
 
-def delete_stray_summaries(dialect: SqlDialect, keys: Sequence[SummaryKey]) -> TransactionSteps[int]:
-    """Deletes those of the given summaries that are still strays. Returns how many."""
+def delete_stray_summaries(dialect: SqlDialect, keys: Sequence[tuple[str, str, str]]) -> TransactionSteps[int]:
+    """Deletes those of the summaries with these roots, ids and tenants that are still strays. Returns how many."""
     count = 0
     for root, chunk_id, tenant in keys:
         # Checked again inside the transaction: the turn that the summary was made for may have been written meanwhile.
