@@ -43,8 +43,8 @@ STORE: Final = (
     Mutation(
         "id-of-strangers",
         "app/store/sql/statements.py",
-        'FROM conversations WHERE root = :root AND id = :id AND tenant = :tenant",',
-        'FROM conversations WHERE root = :root AND id = :id AND tenant IN (tenant, :tenant)",',
+        'SELECT_CONVERSATION: Final = f"{SELECT_ANY_CONVERSATION} AND tenant = :tenant"',
+        'SELECT_CONVERSATION: Final = f"{SELECT_ANY_CONVERSATION} AND tenant IN (tenant, :tenant)"',
         (f"{GUARDS}::test_a_stranger_finds_and_changes_nothing[sqlite-get_by_id]",),
         "Whoever knows an id reads the conversation of another tenant.",
     ),

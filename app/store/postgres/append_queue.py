@@ -21,7 +21,7 @@ from app.errors import StoreUnavailable, drop_tracebacks
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.postgres.pool import PostgresPool
-from app.store.postgres.statements import SQL, build_append_statement
+from app.store.postgres.statements import SELECT_CONVERSATION, build_append_statement
 from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions
 from app.store.sql.fingerprints import build_fingerprint_rows
 from app.store.sql.rows import (
@@ -172,7 +172,7 @@ class AppendQueue:
         rows = (
             []
             if write.creates_conversation
-            else await self._connections.fetch(SQL.select_conversation, after.root, after.id, after.tenant)
+            else await self._connections.fetch(SELECT_CONVERSATION, after.root, after.id, after.tenant)
         )
         if not rows:
             raise WriteConflict

@@ -32,7 +32,6 @@ from app.store.lineage import LogSegment, find_gapless_leading_range, order_link
 from app.store.postgres import statements, term_index
 from app.store.postgres.append_queue import AppendQueue, build_anchor_arguments, build_issue_arguments
 from app.store.postgres.pool import PostgresOptions, PostgresPool
-from app.store.postgres.statements import SQL
 from app.store.search.term_ranking import (
     hash_conversation_scope,
     hash_tenant_scope,
@@ -165,7 +164,7 @@ class PostgresStore(SqlStore):
             # Redacted messages count as indexed: they are stored, and have no terms to search.
             start, end = find_gapless_leading_range([entry for _, entry in located_messages])
             if {seq for _, seq, _ in rows}.issuperset(range(start, end)):
-                await connection.execute(SQL.advance_indexed_before, root, conversation.id, tenant, start, end)
+                await connection.execute(statements.ADVANCE_INDEXED_BEFORE, root, conversation.id, tenant, start, end)
 
     async def clear_search_index(self) -> None:
         await self._connections.fetch(term_index.CLEAR_INDEX)

@@ -13,7 +13,7 @@ from typing import Final
 
 from app.conversation.identity import LINK_BYTES
 from app.store.contract.conversations import MAX_ANCHORS
-from app.store.sql.dialects import POSTGRES
+from app.store.sql import statements
 from app.store.sql.rows import ANCHOR_COLUMNS, CLIENT_VERSION_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
 from app.store.sql.statements import (
     FINGERPRINT_COLUMNS,
@@ -28,8 +28,6 @@ from app.store.sql.statements import (
     number_parameters,
     summary_select_columns,
 )
-
-SQL: Final = POSTGRES.statements
 
 # How long a batch waits for a row lock before its appends run one by one.
 BATCH_LOCK_WAIT_MS: Final = 100
@@ -333,3 +331,7 @@ def build_summaries_query(*, on_path: bool, begins: bool, at_links: bool, with_t
 
 
 FENCE_QUERY: Final = number_parameters(_FENCE_QUERY, LEASE_PARAMETERS, "$")
+SELECT_CONVERSATION: Final = number_parameters(statements.SELECT_CONVERSATION, ("root", "id", "tenant"), "$")
+ADVANCE_INDEXED_BEFORE: Final = number_parameters(
+    statements.ADVANCE_INDEXED_BEFORE, ("root", "id", "tenant", "start_seq", "end_seq"), "$"
+)

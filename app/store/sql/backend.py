@@ -46,6 +46,7 @@ from app.store.sql.rows import (
     lease_values,
 )
 from app.store.sql.search_index import SearchIndexCleanup
+from app.store.sql.statements import LEASE_PARAMETERS, RELEASE_LEASE, SELECT_ANY_CONVERSATION, SELECT_BY_EXTERNAL_ID
 from app.store.sql.vectors import add_vectors
 
 Result = TypeVar("Result")
@@ -161,7 +162,7 @@ class SqlStore(SqlRequests):
         root = extract_family_root(conversation_id)
         if root is None:
             return None
-        rows = await self._execute_read(self._dialect.statements.select_any_conversation, (root, conversation_id))
+        rows = await self._read_rows(SELECT_ANY_CONVERSATION, root=root, id=conversation_id)
         return decode_conversation(rows[0]) if rows else None
 
     async def replace_metadata(
@@ -362,7 +363,7 @@ class SqlStore(SqlRequests):
 
         def steps() -> TransactionSteps[None]:
             # The former conversation loses the id: two with one external id would both be listed under it.
-            rows = yield self._dialect.statements.select_by_external_id, (tenant, external_id)
+            rows = yield build_statement(SELECT_BY_EXTERNAL_ID, tenant=tenant, external_id=external_id)
             for former in map(decode_conversation, rows):
                 yield build_statement(_RENAME, external_id=None, root=former.root, id=former.id)
             here = {"external_id": external_id, "root": conversation.root, "id": conversation.id}
@@ -408,7 +409,7 @@ class SqlStore(SqlRequests):
         return [lease for lease in leases if lease_values(lease) not in renewed]
 
     async def release_lease(self, lease: Lease) -> None:
-        await self._execute_write(self._dialect.statements.release_lease, lease_values(lease))
+        await self._write_rows(RELEASE_LEASE, **dict(zip(LEASE_PARAMETERS, lease_values(lease), strict=True)))
 
     async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
         now = self._dialect.encode_time(self._clock())
@@ -430,5 +431,5 @@ class SqlStore(SqlRequests):
         await self._run_transaction(steps, exclusive_root=f"facts of {model}")
 
     async def read_model_facts(self) -> dict[str, dict[str, Any]]:
-        rows = await self._execute_read(self._dialect.statements.select_model_facts, ())
+        rows = await self._read_rows("SELECT model, facts FROM model_facts")
         return {model: orjson.loads(facts) for model, facts in rows}

@@ -65,6 +65,21 @@ _SAVE_COMPLETION: Final = f"""
     VALUES ({", ".join(f":{name}" for name in COMPLETION_COLUMNS)})
     ON CONFLICT (tenant, id) DO UPDATE
     SET {", ".join(f"{name} = excluded.{name}" for name in COMPLETION_COLUMNS)}"""
+_CHANGE_LINEAGE: Final = "UPDATE conversations SET lineage = :lineage, marks = :marks WHERE root = :root AND id = :id"
+_LINK_REMAINS: Final = "FROM messages m WHERE m.root = chunks.root AND m.link = chunks.to_link"
+# Without its lease, a summary that is being made of the conversation cannot be stored.
+_IS_SUMMARY_LEASE: Final = "".join(f" OR key LIKE '{prefix}%'" for prefix in SUMMARY_LEASE_PREFIXES)
+_ERASE_ROWS: Final = (
+    "DELETE FROM conversations WHERE root = :root AND id = :id",
+    f"DELETE FROM external_ids WHERE {_IS_OWN_ROW}",
+    # The keys of a conversation's leases begin with its id.
+    f"DELETE FROM leases WHERE root = :root AND (substr(key, 1, length(:id)) = :id{_IS_SUMMARY_LEASE})",
+    f"DELETE FROM chunks WHERE {_IS_OWN_ROW} AND NOT EXISTS (SELECT 1 {_LINK_REMAINS})",
+)
+# Runs after messages are handed over and the summaries that end at no message are deleted: the subquery finds the new
+# owner for all others.
+_HAND_OVER_SUMMARIES: Final = f"""
+    UPDATE chunks SET conversation_id = (SELECT min(m.conversation_id) {_LINK_REMAINS}) WHERE {_IS_OWN_ROW}"""
 _ERASE_REVISIONS: Final = """
     DELETE FROM chunk_revisions WHERE root = :root AND NOT EXISTS (
         SELECT 1 FROM chunks c WHERE c.root = chunk_revisions.root AND c.id = chunk_revisions.chunk_id)"""
@@ -74,14 +89,25 @@ def erase_conversation(
     dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation
 ) -> TransactionSteps[bool]:
     """Erases a conversation. Returns whether it was still there."""
-    root, conversation_key, sql = conversation.root, (conversation.root, conversation.id), dialect.statements
+    root, own = conversation.root, {"root": conversation.root, "id": conversation.id}
     # The conversation is locked before its family is read, so that no new branch can begin from it meanwhile.
-    if not (yield f"{sql.select_conversation}{dialect.row_lock_clause}", (*conversation_key, conversation.tenant)):
+    if not (
+        yield dialect.build_statement(
+            f"SELECT 1 FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
+            **own,
+            tenant=conversation.tenant,
+        )
+    ):
         return False
-    family = yield f"{sql.select_branches} ORDER BY id{dialect.row_lock_clause}", (root, f'%"{conversation.id}"%')
+    family = yield dialect.build_statement(
+        f"""
+        SELECT id, lineage, marks FROM conversations
+        WHERE root = :root AND lineage LIKE :naming ORDER BY id{dialect.row_lock_clause}""",
+        root=root,
+        naming=f'%"{conversation.id}"%',
+    )
     plan = plan_erasure(conversation.id, [_decode_member(row) for row in family])
     yield from fingerprints.lock_places(dialect, conversation)
-    own = {"root": root, "id": conversation.id}
     for table, erase, is_behind, through_seq in (
         ("messages", "DELETE FROM messages", "seq > :through", plan.kept_through),
         ("message_vectors", "DELETE FROM message_vectors", "seq > :through", plan.kept_through),
@@ -101,19 +127,18 @@ def erase_conversation(
         kept_through=plan.kept_through,
         heir=plan.heir,
     )
-    for member in plan.changed:
-        yield sql.change_lineage, (root, member.id, encode_lineage(member.lineage), encode_json(member.marks))
+    yield from _change_lineages(dialect, root, plan.changed)
     yield from _move_or_delete_completions(dialect, conversation, plan)
     yield dialect.build_statement(ERASE_REQUESTS, conversation_id=conversation.id)
     # Summaries come after messages: whether a summary stays depends on which messages are left.
-    for statement in (sql.erase_conversation, sql.erase_external_ids, sql.erase_leases, sql.erase_summaries):
-        yield statement, conversation_key
+    for text in _ERASE_ROWS:
+        yield dialect.build_statement(text, **own)
     if plan.is_heir_relative:
-        yield sql.hand_over_summaries, conversation_key
+        yield dialect.build_statement(_HAND_OVER_SUMMARIES, **own)
     else:
         yield from summary_transactions.delete_personal_summaries(dialect, conversation)
     yield from summary_transactions.delete_family_strays(dialect, conversation.tenant, root)
-    # `erase_summaries` deletes summaries only; this deletes the revisions that they leave.
+    # `_ERASE_ROWS` deletes summaries only; this deletes the revisions that they leave.
     yield dialect.build_statement(_ERASE_REVISIONS, root=root)
     return True
 
@@ -281,11 +306,13 @@ def _copy_rows(
                 to_seq=one.to_seq,
             )
             yield from vectors.copy_vectors(dialect, root, one.conversation_id, copier, one.from_seq, one.to_seq)
-    for member in copies.changed:
-        yield (
-            dialect.statements.change_lineage,
-            (root, member.id, encode_lineage(member.lineage), encode_json(member.marks)),
-        )
+    yield from _change_lineages(dialect, root, copies.changed)
+
+
+def _change_lineages(dialect: SqlDialect, root: str, members: Sequence[FamilyMember]) -> TransactionSteps[None]:
+    for member in members:
+        lineage, marks = encode_lineage(member.lineage), encode_json(member.marks)
+        yield dialect.build_statement(_CHANGE_LINEAGE, root=root, id=member.id, lineage=lineage, marks=marks)
 
 
 def _update_totals_and_marks(

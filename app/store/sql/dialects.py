@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from app.conversation.identity import extract_family_root
 from app.store.sql.rows import encode_time
-from app.store.sql.statements import Statements, build_shared_statements, number_parameters
+from app.store.sql.statements import SELECT_BY_EXTERNAL_ID, SELECT_CONVERSATION, number_parameters
 
 Result = TypeVar("Result")
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
@@ -28,7 +28,6 @@ TransactionSteps: TypeAlias = Generator[Statement, Rows, Result]
 class SqlDialect:
     """The differences between the SQL of SQLite and of PostgreSQL."""
 
-    statements: Statements
     placeholder: str
     encode_time: Callable[[datetime], Any]
     """Converts a time to the form that the database stores."""
@@ -51,8 +50,8 @@ class SqlDialect:
         """
         root = extract_family_root(conversation_id)
         if root is None:
-            return self.statements.select_by_external_id, (tenant, conversation_id)
-        return self.statements.select_conversation, (root, conversation_id, tenant)
+            return self.build_statement(SELECT_BY_EXTERNAL_ID, tenant=tenant, external_id=conversation_id)
+        return self.build_statement(SELECT_CONVERSATION, root=root, id=conversation_id, tenant=tenant)
 
 
 @cache
@@ -61,7 +60,6 @@ def _number_parameters_cached(text: str, names: tuple[str, ...], placeholder: st
 
 
 SQLITE: Final = SqlDialect(
-    statements=build_shared_statements("?"),
     placeholder="?",
     encode_time=encode_time,
     row_lock_clause="",
@@ -73,7 +71,6 @@ SQLITE: Final = SqlDialect(
 )
 # jsonb cannot hold NUL, which a client's text may contain: has_pairs_condition replaces it on both sides.
 POSTGRES: Final = SqlDialect(
-    statements=build_shared_statements("$"),
     placeholder="$",
     encode_time=lambda moment: moment,
     row_lock_clause=" FOR UPDATE",

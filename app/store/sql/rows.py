@@ -132,7 +132,7 @@ def claims_external_id(conversation: Conversation) -> bool:
 
 
 def head_update_values(write: LogAppend, updated_at: datetime | str) -> tuple[Any, ...]:
-    """Returns the arguments of the statement `update_head`: which head must be stored now, then the values of
+    """Returns the arguments of the statement `UPDATE_HEAD`: which head must be stored now, then the values of
     `HEAD_COLUMNS`.
     """
     conversation = write.conversation

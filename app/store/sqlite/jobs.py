@@ -34,11 +34,13 @@ from app.store.contract.conversations import (
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.lineage import order_links_deepest_first
 from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions
-from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
+from app.store.sql.dialects import Rows, Statement, TransactionSteps
 from app.store.sql.fingerprints import build_fingerprint_rows, decode_proof
 from app.store.sql.rows import (
     ANCHOR_COLUMNS,
+    CLIENT_VERSION_COLUMNS,
     CONVERSATION_COLUMNS,
+    MESSAGE_COLUMNS,
     claims_external_id,
     client_version_values,
     conversation_values,
@@ -52,7 +54,13 @@ from app.store.sql.rows import (
 )
 from app.store.sql.statements import (
     FINGERPRINT_COLUMNS,
+    LEASE_PARAMETERS,
+    RELEASE_LEASE,
+    REPLACE_VERSION,
+    SELECT_CONVERSATION,
     SPEND_FINGERPRINT,
+    UPDATE_HEAD,
+    UPDATE_HEAD_PARAMETERS,
     MatchSource,
     build_link_match_query,
     number_parameters,
@@ -61,7 +69,21 @@ from app.store.sql.statements import (
 
 Result = TypeVar("Result")
 
-SQL: Final = SQLITE.statements
+
+def _build_insert(table: str, *names: str) -> str:
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+
+
+_INSERT_CONVERSATION: Final = _build_insert("conversations", *CONVERSATION_COLUMNS)
+_INSERT_EXTERNAL_ID: Final = _build_insert("external_ids", "tenant", "external_id", "root", "conversation_id")
+_INSERT_MESSAGE: Final = _build_insert("messages", "root", "conversation_id", *MESSAGE_COLUMNS)
+_INSERT_VERSION: Final = (
+    _build_insert("client_versions", "root", "conversation_id", *CLIENT_VERSION_COLUMNS) + REPLACE_VERSION
+)
+_INSERT_ANCHOR: Final = f"{_build_insert('anchors', *ANCHOR_COLUMNS, 'kept_at')} ON CONFLICT DO NOTHING"
+_UPDATE_HEAD: Final = number_parameters(UPDATE_HEAD, UPDATE_HEAD_PARAMETERS, "?")
+_RELEASE_LEASE: Final = number_parameters(RELEASE_LEASE, LEASE_PARAMETERS, "?")
+_SELECT_CONVERSATION: Final = number_parameters(SELECT_CONVERSATION, ("root", "id", "tenant"), "?")
 _FENCE_QUERY: Final = "SELECT 1 FROM leases WHERE root = ? AND key = ? AND holder = ? AND token = ? AND expires_at > ?"
 _ISSUE_FINGERPRINT: Final = f"""
     INSERT INTO fingerprints ({", ".join(FINGERPRINT_COLUMNS)})
@@ -164,11 +186,16 @@ def _matches_named_log(
 ) -> bool:
     if any(match.conversation.id == named_conversation_id for match in found):
         return True
-    row = connection.execute(SQL.select_conversation, (root, named_conversation_id, tenant)).fetchone()
-    if row is None:
-        return False
-    path = dict(decode_conversation(row).lineage)
+    named = _find_conversation(connection, root, named_conversation_id, tenant)
+    path = {} if named is None else dict(named.lineage)
     return any(match.message.seq <= path.get(match.conversation.id, -1) for match in found)
+
+
+def _find_conversation(
+    connection: sqlite3.Connection, root: str, conversation_id: str, tenant: str
+) -> Conversation | None:
+    row = connection.execute(_SELECT_CONVERSATION, (root, conversation_id, tenant)).fetchone()
+    return None if row is None else decode_conversation(row)
 
 
 def _has_conversation_with_root(connection: sqlite3.Connection, root: str) -> bool:
@@ -275,17 +302,17 @@ def write_log_append(connection: sqlite3.Connection, write: LogAppend, now: date
             (*conversation_key, *message_values(one, moment if one.created_at is None else encode_time(one.created_at)))
             for one in write.messages
         ]
-        connection.executemany(SQL.insert_message, rows)
+        connection.executemany(_INSERT_MESSAGE, rows)
     if write.versions:
         connection.executemany(
-            SQL.insert_version, [(*conversation_key, *client_version_values(one)) for one in write.versions]
+            _INSERT_VERSION, [(*conversation_key, *client_version_values(one)) for one in write.versions]
         )
     if write.issued is not None:
         issue_answer(connection, write.issued)
     if write.anchors:
         add_anchors(connection, write.anchors, now)
     if write.releases_lease and write.fence is not None:
-        connection.execute(SQL.release_lease, lease_values(write.fence))
+        connection.execute(_RELEASE_LEASE, lease_values(write.fence))
 
 
 def issue_answer(connection: sqlite3.Connection, issued: IssuedAnswer) -> None:
@@ -301,9 +328,9 @@ def _insert_conversation(connection: sqlite3.Connection, write: LogAppend, store
         raise WriteConflict
     try:
         created_at = stored_now if new.created_at is None else encode_time(new.created_at)
-        connection.execute(SQL.insert_conversation, conversation_values(new, created_at, stored_now))
+        connection.execute(_INSERT_CONVERSATION, conversation_values(new, created_at, stored_now))
         if claims_external_id(new):
-            connection.execute(SQL.insert_external_id, (new.tenant, new.external_id, new.root, new.id))
+            connection.execute(_INSERT_EXTERNAL_ID, (new.tenant, new.external_id, new.root, new.id))
     except sqlite3.IntegrityError as error:
         raise WriteConflict from error
     return replace(write, versions=drop_redacted_versions(write, new)) if write.versions else write
@@ -313,29 +340,29 @@ def _ancestors_hold_shared_messages(connection: sqlite3.Connection, conversation
     """Whether the ancestors still hold the shared messages. An ancestor's erasure moves them to another
     conversation.
     """
-    heads = []
-    for ancestor, _ in conversation.lineage:
-        row = connection.execute(SQL.select_conversation, (conversation.root, ancestor, conversation.tenant)).fetchone()
-        if row is None:
+    head_seq = -1
+    for ancestor_id, _ in conversation.lineage:
+        ancestor = _find_conversation(connection, conversation.root, ancestor_id, conversation.tenant)
+        if ancestor is None:
             return False
-        heads.append(decode_conversation(row).head_seq)
-    return bool(heads[-1] >= conversation.lineage[-1][1])
+        head_seq = ancestor.head_seq
+    return head_seq >= conversation.lineage[-1][1]
 
 
 def _update_redacted_head(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
     """Moves the head, whatever was redacted meanwhile. Returns the append as it is written."""
     after = write.conversation
-    row = connection.execute(SQL.select_conversation, (after.root, after.id, after.tenant)).fetchone()
-    if row is None:
+    stored = _find_conversation(connection, after.root, after.id, after.tenant)
+    if stored is None:
         raise WriteConflict
-    write = adapt_append_to_redactions(write, decode_conversation(row))
+    write = adapt_append_to_redactions(write, stored)
     if not _try_update_head(connection, write, stored_now):
         raise WriteConflict
     return write
 
 
 def _try_update_head(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> bool:
-    return connection.execute(SQL.update_head, head_update_values(write, stored_now)).rowcount == 1
+    return connection.execute(_UPDATE_HEAD, head_update_values(write, stored_now)).rowcount == 1
 
 
 def build_fence_query(fence: Lease, now: datetime) -> Statement:
@@ -367,7 +394,7 @@ def run_transaction_steps(connection: sqlite3.Connection, steps: TransactionStep
 
 def add_anchors(connection: sqlite3.Connection, anchors: Sequence[AnswerAnchor], now: datetime) -> None:
     moment = encode_time(now)
-    connection.executemany(SQL.insert_anchor, [(*astuple(anchor), moment) for anchor in anchors])
+    connection.executemany(_INSERT_ANCHOR, [(*astuple(anchor), moment) for anchor in anchors])
 
 
 def copy_write_ahead_log(connection: sqlite3.Connection) -> None:

@@ -31,6 +31,7 @@ from app.store.search.term_ranking import (
 from app.store.sql.dialects import SQLITE
 from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, decode_log_message
 from app.store.sql.search_index import SearchIndexCleanup
+from app.store.sql.statements import ADVANCE_INDEXED_BEFORE
 
 _IS_STORED: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
 _IS_TENANTS_CONVERSATION: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
@@ -167,7 +168,8 @@ def index_messages(
         _index_terms(connection, tenant, root, conversation_id, terms_at)
     start, end = find_gapless_leading_range([entry for _, entry in located_messages])
     if end and stored.issuperset(range(start, end)):
-        connection.execute(SQLITE.statements.advance_indexed_before, (root, conversation.id, tenant, start, end))
+        place = {"root": root, "id": conversation.id, "tenant": tenant}
+        connection.execute(ADVANCE_INDEXED_BEFORE, {**place, "start_seq": start, "end_seq": end})
 
 
 def _index_terms(
