@@ -40,7 +40,7 @@ POSTGRES_CODE = list_lines(
     append_queue.AppendQueue._append_with_retry,
     append_queue.AppendQueue._try_append,
     append_queue._group_by_shape,
-    append_queue._derive_statement_shape,
+    append_queue._derive_shape,
     append_queue._append_statement_arguments,
     append_queue._message_arguments,
 )

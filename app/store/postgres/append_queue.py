@@ -21,7 +21,7 @@ from app.errors import StoreUnavailable, drop_tracebacks
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.postgres.pool import PostgresPool
-from app.store.postgres.statements import SELECT_CONVERSATION, build_append_statement
+from app.store.postgres.statements import SELECT_CONVERSATION, AppendShape, build_append_statement
 from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions
 from app.store.sql.fingerprints import build_fingerprint_rows
 from app.store.sql.rows import (
@@ -37,20 +37,6 @@ from app.store.sql.rows import (
 MAX_RUNNING_BATCHES: Final = 2
 """Transactions of batches that run at a time. Further appends are collected meanwhile."""
 MAX_BATCH_APPENDS: Final = 64
-
-
-class _StatementShape(NamedTuple):
-    """The parameters of `build_append_statement` for one append. Appends of the same shape share one statement."""
-
-    creates: bool
-    names: bool
-    branches: bool
-    message_count: int
-    fenced: bool
-    releases: bool
-    has_versions: bool
-    has_anchors: bool
-    issues: bool
 
 
 class _QueuedAppend(NamedTuple):
@@ -128,7 +114,7 @@ class AppendQueue:
                 _resolve_append_future(one, error)
         self._send_batches()
 
-    async def _write_batch(self, shape: _StatementShape, batch: Sequence[_QueuedAppend]) -> bool:
+    async def _write_batch(self, shape: AppendShape, batch: Sequence[_QueuedAppend]) -> bool:
         """Writes appends in one transaction. Returns False if nothing was written, and each is to run by itself.
 
         Raises:
@@ -144,7 +130,7 @@ class AppendQueue:
                 _append_statement_arguments(one.write, one.now, answers)
                 for one, answers in zip(ordered, issued, strict=True)
             ]
-            await self._connections.execute_all(build_append_statement(**shape._asdict(), in_batch=True), rows)
+            await self._connections.execute_all(build_append_statement(shape, in_batch=True), rows)
         except StoreUnavailable as error:
             # Another transaction holds a row of the batch. Only the append to that row has to wait for it.
             if isinstance(error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError):
@@ -194,7 +180,7 @@ class AppendQueue:
             WriteConflict: the conversation or the client's id exists already.
             LeaseLost: the lease of the fence is lost.
         """
-        sql = build_append_statement(**_derive_statement_shape(write)._asdict())
+        sql = build_append_statement(_derive_shape(write))
         try:
             issued = [] if write.issued is None else [write.issued]
             rows = await self._connections.fetch(sql, *_append_statement_arguments(write, now, issued))
@@ -217,10 +203,10 @@ def _resolve_append_future(queued: _QueuedAppend, error: BaseException | None) -
         queued.done_future.set_exception(error)
 
 
-def _group_by_shape(batch: Sequence[_QueuedAppend]) -> dict[_StatementShape, list[_QueuedAppend]]:
-    groups: dict[_StatementShape, list[_QueuedAppend]] = {}
+def _group_by_shape(batch: Sequence[_QueuedAppend]) -> dict[AppendShape, list[_QueuedAppend]]:
+    groups: dict[AppendShape, list[_QueuedAppend]] = {}
     for one in batch:
-        groups.setdefault(_derive_statement_shape(one.write), []).append(one)
+        groups.setdefault(_derive_shape(one.write), []).append(one)
     return groups
 
 
@@ -228,8 +214,8 @@ def _have_distinct_conversations(batch: Sequence[_QueuedAppend]) -> bool:
     return len({one.write.conversation.id for one in batch}) == len(batch)
 
 
-def _derive_statement_shape(write: LogAppend) -> _StatementShape:
-    return _StatementShape(
+def _derive_shape(write: LogAppend) -> AppendShape:
+    return AppendShape(
         creates=write.creates_conversation,
         names=write.creates_conversation and claims_external_id(write.conversation),
         branches=_creates_branch(write),

@@ -9,7 +9,7 @@ read.
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.conversation.identity import LINK_BYTES
 from app.store.contract.conversations import MAX_ANCHORS
@@ -84,55 +84,56 @@ _NAMED_LOG_CTE: Final = """
         WHERE root = :root AND id = :within AND tenant = :tenant)"""
 
 
+class AppendShape(NamedTuple):
+    """What an append does. Appends of one shape share one statement."""
+
+    creates: bool
+    """Creates the conversation."""
+    names: bool
+    """The new conversation takes the client's own id."""
+    branches: bool
+    """The new conversation must find its ancestors where its lineage says."""
+    message_count: int
+    """0, 1, or 2 for any number."""
+    fenced: bool
+    """Has a fence."""
+    releases: bool
+    """Releases the lease of the fence."""
+    has_versions: bool
+    """Has client versions of log messages."""
+    has_anchors: bool
+    issues: bool
+    """Has fingerprints."""
+
+
 @cache
-def build_append_statement(
-    *,
-    creates: bool,
-    names: bool,
-    branches: bool,
-    message_count: int,
-    fenced: bool,
-    releases: bool,
-    has_versions: bool = False,
-    has_anchors: bool = False,
-    issues: bool = False,
-    in_batch: bool = False,
-) -> str:
+def build_append_statement(shape: AppendShape, *, in_batch: bool = False) -> str:
     """Builds the statement that appends: fence, head, messages, release. Its row is (moved, held).
 
     Args:
-        creates: the append creates the conversation.
-        names: the new conversation takes the client's own id.
-        branches: the new conversation must find its ancestors where its lineage says.
-        message_count: 0, 1, or 2 for any number.
-        fenced: the append has a fence.
-        releases: the append releases the lease of the fence.
-        has_versions: the append has client versions of log messages.
-        has_anchors: the append has anchors.
-        issues: the append has fingerprints.
         in_batch: many of these run in one transaction. The statement fails with `DivisionByZeroError` if the head was
             not moved, and with `LockNotAvailableError` if another transaction holds the row for long. Both roll
             everything back.
 
     The statement fails with `UniqueViolationError` if the conversation or the client's id exists already.
     """
-    guard = " AND EXISTS (SELECT FROM held)" if fenced else ""
+    guard = " AND EXISTS (SELECT FROM held)" if shape.fenced else ""
     # set_config inside the statement saves a round trip; `true` limits the setting to the transaction.
     if in_batch:
         guard += f" AND set_config('lock_timeout', '{BATCH_LOCK_WAIT_MS}', true) IS NOT NULL"
-    if creates:
-        parts, arguments = _build_creation_ctes(guard, names=names, branches=branches)
+    if shape.creates:
+        parts, arguments = _build_creation_ctes(guard, names=shape.names, branches=shape.branches)
     else:
         parts, arguments = [f"moved AS ({UPDATE_HEAD}{guard} RETURNING 1)"], UPDATE_HEAD_PARAMETERS
-    if fenced:
+    if shape.fenced:
         parts.insert(0, f"held AS ({_FENCE_QUERY})")
-    if message_count:
+    if shape.message_count:
         parts.append(f"""
     added AS (
         INSERT INTO messages (root, conversation_id, {", ".join(MESSAGE_COLUMNS)})
-        SELECT :root::text, :id::text, {_build_message_select(message_count)})""")
+        SELECT :root::text, :id::text, {_build_message_select(shape.message_count)})""")
         arguments += _MESSAGE_ARGUMENTS
-    if has_versions:
+    if shape.has_versions:
         parts.append(f"""
     shown AS (
         INSERT INTO client_versions (root, conversation_id, {", ".join(CLIENT_VERSION_COLUMNS)})
@@ -140,21 +141,21 @@ def build_append_statement(
         FROM unnest({", ".join(f":v_{name}::{_VERSION_TYPES[name]}[]" for name in CLIENT_VERSION_COLUMNS)}) AS v
         WHERE EXISTS (SELECT FROM moved){REPLACE_VERSION})""")
         arguments += tuple(f"v_{name}" for name in CLIENT_VERSION_COLUMNS)
-    if has_anchors:
+    if shape.has_anchors:
         parts.append(f"anchored AS ({_INSERT_ANCHORS} WHERE EXISTS (SELECT FROM moved) ON CONFLICT DO NOTHING)")
         arguments += _ANCHOR_PARAMETERS
-    if issues:
+    if shape.issues:
         parts += [_GIVEN_CTE, f"issued AS ({_ISSUE.format(condition='EXISTS (SELECT FROM moved)')})"]
         arguments += _ISSUE_PARAMETERS
-    if fenced:
+    if shape.fenced:
         arguments += LEASE_PARAMETERS
-        if releases:
+        if shape.releases:
             parts.append(_RELEASED_CTE)
     if in_batch:
         # executemany returns no rows, so only an error can stop the batch.
         verdict = "1 / (SELECT count(*) FROM moved)"
     else:
-        verdict = "EXISTS (SELECT FROM moved), " + ("EXISTS (SELECT FROM held)" if fenced else "true")
+        verdict = "EXISTS (SELECT FROM moved), " + ("EXISTS (SELECT FROM held)" if shape.fenced else "true")
     return number_parameters(f"WITH {','.join(parts)} SELECT {verdict}", arguments, "$")
 
 
