@@ -23,7 +23,6 @@ from app.store.sql.statements import (
     SPEND_FINGERPRINT,
     UPDATE_HEAD,
     UPDATE_HEAD_PARAMETERS,
-    MatchSource,
     build_link_match_query,
     number_parameters,
     summary_select_columns,
@@ -225,8 +224,12 @@ def build_link_lookup_query(*, within: bool, near: bool, with_unanswered: bool =
     """
 
     def hits(parameter: str) -> str:
+        # OFFSET 0 keeps the planner from changing the join order.
         return build_link_match_query(
-            _build_link_match_source(parameter),
+            f"""
+            {_build_links_relation(parameter)} w
+            CROSS JOIN LATERAL (SELECT * FROM messages m WHERE {{message}} OFFSET 0) m
+            CROSS JOIN LATERAL (SELECT * FROM conversations c WHERE {{conversation}} OFFSET 0) c""",
             with_named=within and parameter != "near",
             with_unanswered=with_unanswered,
         )
@@ -248,16 +251,6 @@ def build_link_lookup_query(*, within: bool, near: bool, with_unanswered: bool =
     text = f"""{with_clause} {settled_rows}
         SELECT f.* FROM ({hits("links")}) f WHERE {gate}"""
     return number_parameters(text, (*names, "links"), "$")
-
-
-def _build_link_match_source(parameter: str) -> MatchSource:
-    # OFFSET 0 keeps the planner from changing the join order.
-    return MatchSource(
-        _build_links_relation(parameter)
-        + """ w
-        CROSS JOIN LATERAL (SELECT * FROM messages m WHERE {message} OFFSET 0) m
-        CROSS JOIN LATERAL (SELECT * FROM conversations c WHERE {conversation} OFFSET 0) c"""
-    )
 
 
 def _build_links_relation(parameter: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from app.store.contract.conversations import MAX_LINK_MATCHES
@@ -69,44 +68,36 @@ ADVANCE_INDEXED_BEFORE: Final = """
           AND indexed_before >= :start_seq AND indexed_before < :end_seq"""
 
 
-@dataclass(frozen=True, slots=True)
-class MatchSource:
-    """The FROM clause of a match query: `w` (`depth`, 0 for the deepest, and `link`), messages `m`, conversations `c`.
-
-    `join_template` has places for the conditions on `{message}` and `{conversation}`. `true_comparison` turns a stored
-    boolean into a condition that an index serves.
-    """
-
-    join_template: str
-    true_comparison: str = ""
-
-
 _MATCH_COLUMNS: Final = ", ".join(
     [f"m.{name} AS m_{name}" for name in MESSAGE_COLUMNS] + [f"c.{name} AS c_{name}" for name in CONVERSATION_COLUMNS]
 )
 _IS_IN_NAMED_LOG: Final = "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversation_id AND m.seq <= n.upto_seq)"
 
 
-def build_link_match_query(source: MatchSource, *, with_named: bool, with_unanswered: bool = False) -> str:
+def build_link_match_query(
+    joined: str, *, with_named: bool, with_unanswered: bool = False, true_comparison: str = ""
+) -> str:
     """Builds the query for stored messages with one of a list of links, deepest first. Rows: depth, the columns of the
     message, the columns of the conversation whose rows hold it.
 
-    Parameters: `:root`, `:tenant`, and those of the source.
+    Parameters: `:root`, `:tenant`, and those of `joined`.
 
     Args:
-        source: joins links, messages and conversations in this order, whatever the database's statistics say. A join
-            from the conversation's messages to the links would read all messages.
+        joined: the FROM clause, with places for the conditions on `{message}` and `{conversation}`. It joins links `w`
+            (`depth`, 0 for the deepest, and `link`), messages `m` and conversations `c` in this order, whatever the
+            database's statistics say. A join from the conversation's messages to the links would read all messages.
         with_named: counts also unanswered messages in the relation `named` (`id`, `upto_seq`).
         with_unanswered: counts all unanswered messages.
+        true_comparison: turns a stored boolean into a condition that an index serves.
     """
-    answered = f"m.answered{source.true_comparison}"
+    answered = f"m.answered{true_comparison}"
     counts = f" AND ({answered} OR {_IS_IN_NAMED_LOG})" if with_named else f" AND {answered}"
-    joined = source.join_template.format(
+    source = joined.format(
         message=f"m.root = :root AND m.link = w.link{'' if with_unanswered else counts}",
         conversation="c.root = :root AND c.id = m.conversation_id AND c.tenant = :tenant",
     )
     return f"""
         SELECT w.depth, {_MATCH_COLUMNS}
-        FROM {joined}
+        FROM {source}
         ORDER BY w.depth, (m.seq = c.head_seq) DESC, c.updated_at DESC, m.seq DESC
         LIMIT {MAX_LINK_MATCHES}"""

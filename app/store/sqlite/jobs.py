@@ -61,7 +61,6 @@ from app.store.sql.statements import (
     SPEND_FINGERPRINT,
     UPDATE_HEAD,
     UPDATE_HEAD_PARAMETERS,
-    MatchSource,
     build_link_match_query,
     number_parameters,
     summary_select_columns,
@@ -128,23 +127,15 @@ _PATH_SUMMARIES: Final = """
           AND m.conversation_id = p.id AND m.seq <= p.upto_seq)"""
 
 
-def _build_links_relation(size: int) -> str:
-    """Returns SQL for a relation `(depth, link)` with `size` parameters."""
-    return "(SELECT column1 AS depth, column2 AS link FROM (VALUES {}))".format(
-        ", ".join(f"({depth}, :link{depth})" for depth in range(size))
-    )
-
-
 @cache
 def _build_link_match_query(size: int, *, with_named: bool, with_unanswered: bool) -> str:
-    joined = (
-        _build_links_relation(size)
-        + " w CROSS JOIN messages m ON {message} CROSS JOIN conversations c ON {conversation}"
-    )
+    links = ", ".join(f"({depth}, :link{depth})" for depth in range(size))
     text = build_link_match_query(
-        MatchSource(joined, true_comparison=" = 1"),
+        f"(SELECT column1 AS depth, column2 AS link FROM (VALUES {links})) w"
+        " CROSS JOIN messages m ON {message} CROSS JOIN conversations c ON {conversation}",
         with_named=with_named,
         with_unanswered=with_unanswered,
+        true_comparison=" = 1",
     )
     names = ["root", "tenant", *(f"link{depth}" for depth in range(size))]
     if not with_named:
