@@ -81,8 +81,8 @@ _SELECT_MESSAGES: Final = f"""
     WHERE root = :root AND conversation_id = :id{{n}} AND seq >= :from_seq{{n}} AND seq < :to_seq{{n}}"""
 _SELECT_VECTORS: Final = """
     SELECT seq, link, vectors FROM message_vectors
-    WHERE root = :root AND conversation_id = :id AND model = :model AND seq >= :from_seq AND seq < :to_seq
-    ORDER BY seq"""
+    WHERE root = :root AND conversation_id = :id{n} AND model = :model{n}
+      AND seq >= :from_seq{n} AND seq < :to_seq{n}"""
 _SELECT_CLIENT_VERSIONS: Final = f"""
     SELECT {", ".join(CLIENT_VERSION_COLUMNS)} FROM client_versions
     WHERE root = :root AND conversation_id = :id{{n}} AND since_seq <= :until_seq{{n}}"""
@@ -190,42 +190,34 @@ class SqlStore(SqlRequests):
 
     async def _read_ranges(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
         segments = find_range_segments(conversation.lineage_with_self, ranges)
-        found: list[LogMessage] = []
-        for start in range(0, len(segments), MAX_SELECTS):
-            part = [(one.conversation_id, one.from_seq, one.to_seq) for one in segments[start : start + MAX_SELECTS]]
-            rows = await self._execute_long_read(
-                *self._build_union(_SELECT_MESSAGES, "seq", conversation.root, ("id", "from_seq", "to_seq"), part)
-            )
-            found += map(decode_log_message, rows)
-        return found
+        parts = [{"id": one.conversation_id, "from_seq": one.from_seq, "to_seq": one.to_seq} for one in segments]
+        return list(map(decode_log_message, await self._read_union(_SELECT_MESSAGES, "seq", conversation.root, parts)))
 
     async def read_client_versions(
         self, conversation: Conversation, *, until_seq: int | None = None
     ) -> list[ClientVersion]:
         until = conversation.head_seq if until_seq is None else until_seq
-        found: list[ClientVersion] = []
-        path = [(owner_id, min(upto_seq, until)) for owner_id, upto_seq in conversation.lineage_with_self]
-        for start in range(0, len(path), MAX_SELECTS):
-            part = path[start : start + MAX_SELECTS]
-            rows = await self._execute_long_read(
-                *self._build_union(
-                    _SELECT_CLIENT_VERSIONS, "since_seq, seq", conversation.root, ("id", "until_seq"), part
-                )
-            )
-            found += map(decode_client_version, rows)
-        return found
+        parts = [
+            {"id": owner_id, "until_seq": min(upto_seq, until)} for owner_id, upto_seq in conversation.lineage_with_self
+        ]
+        rows = await self._read_union(_SELECT_CLIENT_VERSIONS, "since_seq, seq", conversation.root, parts)
+        return list(map(decode_client_version, rows))
 
-    def _build_union(
-        self, select: str, order: str, root: str, names: Sequence[str], parts: Sequence[tuple[Any, ...]]
-    ) -> Statement:
-        """Builds a query with one SELECT for each part, so that each uses its own range of an index.
+    async def _read_union(self, select: str, order: str, root: str, parts: Sequence[Mapping[str, Any]]) -> Rows:
+        """Reads rows with one SELECT for each part, so that each uses its own range of an index.
 
         Args:
-            select: has the parameter `:root`, and each of `names` followed by `{n}`.
+            select: has the parameter `:root`, and each of a part's names followed by `{n}`.
         """
-        text = " UNION ALL ".join(select.format(n=n) for n in range(len(parts)))
-        values = {f"{name}{n}": value for n, part in enumerate(parts) for name, value in zip(names, part, strict=True)}
-        return self._dialect.build_statement(f"{text} ORDER BY {order}", root=root, **values)
+        rows: Rows = []
+        for start in range(0, len(parts), MAX_SELECTS):
+            selected = parts[start : start + MAX_SELECTS]
+            text = " UNION ALL ".join(select.format(n=n) for n in range(len(selected)))
+            values = {f"{name}{n}": value for n, part in enumerate(selected) for name, value in part.items()}
+            rows += await self._execute_long_read(
+                *self._dialect.build_statement(f"{text} ORDER BY {order}", root=root, **values)
+            )
+        return rows
 
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         located_messages = locate_messages(conversation.lineage_with_self, entries)
@@ -269,20 +261,12 @@ class SqlStore(SqlRequests):
         self, conversation: Conversation, *, model: str, from_seq: int, before_seq: int
     ) -> list[MessageVectors]:
         segments = find_segments(conversation.lineage_with_self, max(from_seq, 0), before_seq)
-        found: list[MessageVectors] = []
-        for one in segments:
-            rows = await self._execute_long_read(
-                *self._dialect.build_statement(
-                    _SELECT_VECTORS,
-                    root=conversation.root,
-                    model=model,
-                    id=one.conversation_id,
-                    from_seq=one.from_seq,
-                    to_seq=one.to_seq,
-                )
-            )
-            found += [MessageVectors(*row) for row in rows]
-        return found
+        parts = [
+            {"id": one.conversation_id, "model": model, "from_seq": one.from_seq, "to_seq": one.to_seq}
+            for one in segments
+        ]
+        rows = await self._read_union(_SELECT_VECTORS, "seq", conversation.root, parts)
+        return [MessageVectors(*row) for row in rows]
 
     async def clear_vectors(self) -> None:
         await self._write_rows("DELETE FROM message_vectors")

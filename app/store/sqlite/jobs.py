@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cache
 from time import sleep
@@ -207,13 +207,11 @@ def _find_deepest_matches(
     leading = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
     # The first window is small, since a match is nearly always deep; the following ones are as large as a list can be.
     while end > 0:
-        wanted = order_links_deepest_first(links[max(0, end - window) : end])
-        size = next(size for size in _LIST_SIZES if size >= len(wanted))
+        wanted = _pad_list(order_links_deepest_first(links[max(0, end - window) : end]))
         sql = _build_link_match_query(
-            size, with_named=named_conversation_id is not None, with_unanswered=with_unanswered
+            len(wanted), with_named=named_conversation_id is not None, with_unanswered=with_unanswered
         )
-        padding = (None,) * (size - len(wanted))
-        if found := _fetch_matches(connection, sql, (*leading, *wanted, *padding)):
+        if found := _fetch_matches(connection, sql, (*leading, *wanted)):
             return found
         end, window = end - window, _LIST_SIZES[-1]
     return []
@@ -228,13 +226,20 @@ def find_anchors(connection: sqlite3.Connection, digests: Sequence[bytes]) -> li
 def find_proofs(connection: sqlite3.Connection, tenant: str, fingerprints: Sequence[bytes]) -> list[AnswerProof]:
     """As `ConversationStore.find_proofs`."""
     found: list[AnswerProof] = []
-    for start in range(0, len(fingerprints), _LIST_SIZES[-1]):
-        wanted = fingerprints[start : start + _LIST_SIZES[-1]]
-        size = next(size for size in _LIST_SIZES if size >= len(wanted))
-        sql = _FIND_PROOFS.format(marks=", ".join("?" * size))
-        padding = (None,) * (size - len(wanted))
-        found += map(decode_proof, connection.execute(sql, (tenant, *wanted, *padding)).fetchall())
+    for wanted in _split_into_lists(fingerprints):
+        sql = _FIND_PROOFS.format(marks=", ".join("?" * len(wanted)))
+        found += map(decode_proof, connection.execute(sql, (tenant, *wanted)).fetchall())
     return found
+
+
+def _split_into_lists(values: Sequence[bytes]) -> Iterator[list[bytes | None]]:
+    for start in range(0, len(values), _LIST_SIZES[-1]):
+        yield _pad_list(values[start : start + _LIST_SIZES[-1]])
+
+
+def _pad_list(values: Sequence[bytes]) -> list[bytes | None]:
+    size = next(size for size in _LIST_SIZES if size >= len(values))
+    return [*values, *[None] * (size - len(values))]
 
 
 @cache
@@ -265,13 +270,9 @@ def find_summaries(
         on_path = _build_path_summaries_query(begins=from_link is not None, with_texts=with_texts)
         beginning = () if from_link is None else (from_link,)
         rows += connection.execute(on_path, (root, orjson.dumps(path).decode(), tenant, *beginning)).fetchall()
-    for start in range(0, len(links), _LIST_SIZES[-1]):
-        wanted = links[start : start + _LIST_SIZES[-1]]
-        size = next(size for size in _LIST_SIZES if size >= len(wanted))
-        padding = (None,) * (size - len(wanted))
-        rows += connection.execute(
-            _build_link_summaries_query(size, with_texts=with_texts), (root, tenant, *wanted, *padding)
-        ).fetchall()
+    for wanted in _split_into_lists(links):
+        at_links = _build_link_summaries_query(len(wanted), with_texts=with_texts)
+        rows += connection.execute(at_links, (root, tenant, *wanted)).fetchall()
     # Both queries can return the same summary.
     found = {row[0]: decode_summary(row) for row in rows}
     return sorted(found.values(), key=lambda summary: (summary.to_seq, summary.created_at, summary.id))
