@@ -91,13 +91,7 @@ def erase_conversation(
     """Erases a conversation. Returns whether it was still there."""
     root, own = conversation.root, {"root": conversation.root, "id": conversation.id}
     # The conversation is locked before its family is read, so that no new branch can begin from it meanwhile.
-    if not (
-        yield dialect.build_statement(
-            f"SELECT 1 FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
-            **own,
-            tenant=conversation.tenant,
-        )
-    ):
+    if not (yield from dialect.lock_conversation("1", **own, tenant=conversation.tenant)):
         return False
     family = yield dialect.build_statement(
         f"""
@@ -146,13 +140,11 @@ def erase_conversation(
 def save_completion(dialect: SqlDialect, completion: StoredCompletion) -> TransactionSteps[None]:
     """As `ConversationStore.save_completion`."""
     # Locked: an erasure that has begun ends before, and one that comes later finds the completion.
-    conversation = yield dialect.build_statement(
-        f"SELECT 1 FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
-        root=completion.root,
-        id=completion.conversation_id,
-        tenant=completion.tenant,
-    )
-    if conversation:
+    if (
+        yield from dialect.lock_conversation(
+            "1", root=completion.root, id=completion.conversation_id, tenant=completion.tenant
+        )
+    ):
         yield dialect.build_statement(_SAVE_COMPLETION, **encode_struct(completion, dialect.encode_time))
 
 
@@ -257,12 +249,7 @@ def _lock_affected_conversations(
     root, tenant = conversation.root, conversation.tenant
     # The owners of the messages come first: while they are locked, no branch can begin from them.
     for keeper in keepers:
-        yield dialect.build_statement(
-            f"SELECT id FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
-            root=root,
-            id=keeper,
-            tenant=tenant,
-        )
+        yield from dialect.lock_conversation("1", root=root, id=keeper, tenant=tenant)
     family: dict[str, FamilyMember] = {}
     for keeper in keepers:
         rows = yield dialect.build_statement(
@@ -397,10 +384,7 @@ def rewrite_sealed_fields(
 ) -> TransactionSteps[None]:
     """As `ConversationStore.rewrite_sealed_fields`."""
     conversation_key = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
-    rows = yield dialect.build_statement(
-        f"SELECT marks, head_seq, head_link FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
-        **conversation_key,
-    )
+    rows = yield from dialect.lock_conversation("marks, head_seq, head_link", **conversation_key)
     if not rows:
         return
     marks, head_seq, head_link = rows[0]
@@ -446,9 +430,7 @@ def rewrite_sealed_fields(
 def replace_marks(dialect: SqlDialect, conversation: Conversation, marks: Mapping[str, Any]) -> TransactionSteps[None]:
     """As `ConversationStore.replace_marks`."""
     conversation_key = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
-    rows = yield dialect.build_statement(
-        f"SELECT marks FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}", **conversation_key
-    )
+    rows = yield from dialect.lock_conversation("marks", **conversation_key)
     if not rows or orjson.loads(rows[0][0]) != conversation.marks:
         raise WriteConflict
     yield dialect.build_statement(

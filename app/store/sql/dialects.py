@@ -5,6 +5,8 @@ A transaction is written once, as a generator that yields statements and receive
 generator with its own driver. A turn is written by a single statement, without such a generator.
 """
 
+# ruff: noqa: S608 - built from our own names; values are always parameters
+
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
@@ -52,6 +54,11 @@ class SqlDialect:
         if root is None:
             return self.build_statement(SELECT_BY_EXTERNAL_ID, tenant=tenant, external_id=conversation_id)
         return self.build_statement(SELECT_CONVERSATION, root=root, id=conversation_id, tenant=tenant)
+
+    def lock_conversation(self, columns: str, *, root: str, id: str, tenant: str) -> TransactionSteps[Rows]:
+        """Locks the row of a conversation, and reads these columns of it; no row if it is gone."""
+        text = f"SELECT {columns} FROM conversations WHERE root = :root AND id = :id AND tenant = :tenant"
+        return (yield self.build_statement(f"{text}{self.row_lock_clause}", root=root, id=id, tenant=tenant))
 
 
 @cache

@@ -13,7 +13,6 @@ from app.store.lineage import find_segments
 from app.store.redaction_effects import REDACTED_KEY
 from app.store.sql.dialects import SqlDialect, TransactionSteps
 
-_READ_PLACE: Final = "SELECT lineage, head_seq, marks FROM conversations WHERE root = :root AND id = :id"
 # From `messages`: a message that is gone, or has changed, gets no vectors.
 _ADD: Final = """
     INSERT INTO message_vectors (root, conversation_id, model, seq, link, vectors)
@@ -31,11 +30,8 @@ def add_vectors(
 ) -> TransactionSteps[None]:
     """As `ConversationStore.add_vectors`."""
     # Locked: a redaction that has begun ends before, and one that comes later finds the vectors.
-    rows = yield dialect.build_statement(
-        f"{_READ_PLACE} AND tenant = :tenant{dialect.row_lock_clause}",
-        root=conversation.root,
-        id=conversation.id,
-        tenant=conversation.tenant,
+    rows = yield from dialect.lock_conversation(
+        "lineage, head_seq, marks", root=conversation.root, id=conversation.id, tenant=conversation.tenant
     )
     if not rows:
         return
