@@ -170,7 +170,7 @@ class ItemRemover:
 
     async def _stream_relatives(self, conversation: Conversation) -> AsyncIterator[Conversation]:
         """Yields the other conversations of the family. Each branch has a copy of its parent's instructions."""
-        query = ConversationQuery(limit=PAGE_SIZE)
+        query = ConversationQuery(limit=PAGE_SIZE, ancestor_id=conversation.family_id)
         async for page in stream_conversation_pages(self.store, conversation.tenant, query):
             for relative in page:
                 if relative.family_id == conversation.family_id and relative.id != conversation.id:

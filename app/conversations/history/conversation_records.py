@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from datetime import timedelta
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -19,8 +18,6 @@ BRANCH_PAGE_SIZE: Final = 1_000
 """How many conversations are read at once in the search for branches."""
 ALL_TENANTS_HINT: Final = "Send `X-Concertina-Tenant: *` to look in all tenants."
 """For operators who look in one tenant."""
-CLOCK_SKEW_ALLOWANCE: Final = timedelta(minutes=5)
-"""How far the clocks of processes may differ: a branch may seem to be older than its parent by this much."""
 
 
 class ConversationRecords:
@@ -152,10 +149,7 @@ class ConversationRecords:
     async def _find_branches(self, conversation: Conversation) -> list[Conversation]:
         """Returns all branches of a conversation, the deepest first: a branch is deleted before what it branched
         from."""
-        assert conversation.created_at is not None
-        query = ConversationQuery(
-            limit=BRANCH_PAGE_SIZE, descending=False, created_after=conversation.created_at - CLOCK_SKEW_ALLOWANCE
-        )
+        query = ConversationQuery(limit=BRANCH_PAGE_SIZE, descending=False, ancestor_id=conversation.id)
         branches = [
             one
             async for page in stream_conversation_pages(self._store, conversation.tenant, query)
