@@ -60,7 +60,7 @@ class KeyStore(Protocol):
     async def list_api_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
         """Returns API keys, oldest first; without a tenant those of all tenants."""
 
-    async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
+    async def revoke_api_key(self, key_id: str) -> ApiKey | None:
         """Ends a key's validity now. Returns the key after the change, None if there is none. Revoking again changes
         nothing.
         """

@@ -200,13 +200,11 @@ class SqlSideTables(ABC):
             rows = await self._read_rows(f"{select} WHERE tenant = :tenant {order}", tenant=tenant)
         return [decode_struct(ApiKey, row) for row in rows]
 
-    async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
-        values = {"id": key_id, "now": self._encode_time_after()} | ({} if tenant is None else {"tenant": tenant})
+    async def revoke_api_key(self, key_id: str) -> ApiKey | None:
         text = f"""
-            UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
-            WHERE id = :id{"" if tenant is None else " AND tenant = :tenant"}
+            UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now) WHERE id = :id
             RETURNING {", ".join(API_KEY_COLUMNS)}"""
-        rows = await self._write_rows(text, **values)
+        rows = await self._write_rows(text, id=key_id, now=self._encode_time_after())
         return decode_struct(ApiKey, rows[0]) if rows else None
 
     async def set_api_key_budget(self, key_id: str, budget_usd: float | None) -> ApiKey | None:
