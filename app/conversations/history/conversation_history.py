@@ -234,12 +234,21 @@ async def find_active_summaries(
     """Returns the active ones of a conversation's summaries: the chain from the log's beginning, without summaries of
     messages that the client leaves out. If one summary of the whole log reaches further (policy `checkpoint`, a
     rolling summary), it alone is active. Folds are never active, because they repeat other summaries."""
+    chain, replacing = await find_summary_chains(store, conversation, summaries)
+    is_replaced = replacing and (not chain or replacing[-1].to_seq > chain[-1].to_seq)
+    return replacing[-1:] if is_replaced else chain
+
+
+async def find_summary_chains(
+    store: ConversationStore, conversation: Conversation, summaries: Sequence[Summary]
+) -> tuple[Sequence[Summary], Sequence[Summary]]:
+    """Returns the chain of summaries of policies that add one to another, and that of policies that replace one by a
+    longer one."""
     words = await read_owner_words(store, conversation)
     chain, _ = find_chain_and_folds(summaries, words=words)
     unfolded = [summary for summary in summaries if not summary.folds]
     replacing, _ = find_chain_and_folds(unfolded, are_replacing=True, words=words)
-    is_replaced = replacing and (not chain or replacing[-1].to_seq > chain[-1].to_seq)
-    return replacing[-1:] if is_replaced else chain
+    return chain, replacing
 
 
 def _build_last_answer(entry: LogMessage | None) -> dict[str, Any] | None:

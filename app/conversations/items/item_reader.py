@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from app.context.plan.summary_chain import find_chain_and_folds
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversation.item import TOOL_RESULT_ROLES
+from app.conversations.history.conversation_history import find_summary_chains
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_building import (
     ItemObject,
@@ -20,7 +20,6 @@ from app.conversations.items.item_building import (
     parse_item_id,
 )
 from app.errors import ItemNotFound
-from app.pipeline.view.client_words_reader import read_owner_words
 from app.store.contract.summaries import ConversationAndSummaryStore
 
 MAX_ROUND_MESSAGES: Final = 128
@@ -159,10 +158,7 @@ class ItemReader:
         stored = await self._store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self, with_texts=False
         )
-        words = await read_owner_words(self._store, conversation)
-        chain, _ = find_chain_and_folds(stored, words=words)
-        unfolded = [summary for summary in stored if not summary.folds]
-        replacing, _ = find_chain_and_folds(unfolded, are_replacing=True, words=words)
+        chain, replacing = await find_summary_chains(self._store, conversation, stored)
         summaries_by_id = {summary.id: summary for summary in (*chain, *replacing)}
         return sorted(summaries_by_id.values(), key=_summary_item_position)
 
