@@ -6,6 +6,7 @@ on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,12 +17,15 @@ from app.store.contract.conversations import CompletionQuery, ConversationQuery
 from app.store.sql.dialects import SqlDialect, Statement
 from app.store.sql.rows import COMPLETION_COLUMNS, CONVERSATION_COLUMNS, encode_json
 
-_TIME_BOUNDS = (
-    ("created_after", "created_at > :created_after"),
-    ("created_before", "created_at < :created_before"),
-    ("updated_after", "updated_at > :updated_after"),
-    ("updated_before", "updated_at < :updated_before"),
-)
+_CONVERSATION_CONDITIONS = {
+    "created_after": "created_at > :created_after",
+    "created_before": "created_at < :created_before",
+    "updated_after": "updated_at > :updated_after",
+    "updated_before": "updated_at < :updated_before",
+    "mode": "mode = :mode",
+    "external_id": "external_id = :external_id",
+    "min_messages": "head_seq >= :min_messages - 1",
+}
 
 REQUEST_CONDITIONS = {
     "model": "(model = :model OR answered_by = :model)",
@@ -31,7 +35,7 @@ REQUEST_CONDITIONS = {
 """Filters by what is known of a conversation's requests."""
 
 
-class _PageQuery:
+class PageQuery:
     """Collects the conditions of a page query and their values."""
 
     def __init__(self, dialect: SqlDialect, tenant: str | None, *, with_derived_tenants: bool = False) -> None:
@@ -49,6 +53,14 @@ class _PageQuery:
         self._conditions.append(condition)
         self._values |= values
 
+    def add_filters(self, query: object, conditions: Mapping[str, str]) -> None:
+        """Adds the conditions of those fields of a query that are not None."""
+        for name, condition in conditions.items():
+            value = getattr(query, name)
+            if value is not None:
+                encoded = self._dialect.encode_time(value) if isinstance(value, datetime) else value
+                self.add_condition(condition, **{name: encoded})
+
     def add_metadata_condition(self, metadata: Any) -> None:
         if metadata:
             self.add_condition(self._dialect.has_pairs_condition.format(column="metadata"), pairs=encode_json(metadata))
@@ -58,13 +70,13 @@ class _PageQuery:
         columns: tuple[str, ...],
         table: str,
         *,
-        after: tuple[datetime, str] | None,
+        after: tuple[datetime | float, str] | None,
         descending: bool,
         limit: int,
         order_by: str = "created_at",
     ) -> Statement:
         if after is not None:
-            moment = self._dialect.encode_time(after[0])
+            moment = self._dialect.encode_time(after[0]) if isinstance(after[0], datetime) else after[0]
             sign = "<" if descending else ">"
             self.add_condition(
                 f"({order_by}, id) {sign} (:after_moment, :after_id)", after_moment=moment, after_id=after[1]
@@ -80,19 +92,10 @@ class _PageQuery:
 def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: ConversationQuery) -> Statement:
     """Builds the query for a page of conversations. Rows have `CONVERSATION_COLUMNS`."""
     # With an ancestor, `_add_ancestor_condition` adds the tenant.
-    page = _PageQuery(
+    page = PageQuery(
         dialect, tenant if query.ancestor_id is None else None, with_derived_tenants=query.with_derived_tenants
     )
-    for name, condition in _TIME_BOUNDS:
-        bound = getattr(query, name)
-        if bound is not None:
-            page.add_condition(condition, **{name: dialect.encode_time(bound)})
-    if query.mode is not None:
-        page.add_condition("mode = :mode", mode=query.mode)
-    if query.external_id is not None:
-        page.add_condition("external_id = :external_id", external_id=query.external_id)
-    if query.min_messages is not None:
-        page.add_condition("head_seq >= :least_seq", least_seq=query.min_messages - 1)
+    page.add_filters(query, _CONVERSATION_CONDITIONS)
     requested = {name: value for name in REQUEST_CONDITIONS if (value := getattr(query, name)) is not None}
     if requested:
         conditions = " AND ".join(REQUEST_CONDITIONS[name] for name in requested)
@@ -120,7 +123,7 @@ def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: Co
     )
 
 
-def _add_ancestor_condition(page: _PageQuery, conversation_id: str, tenant: str | None) -> None:
+def _add_ancestor_condition(page: PageQuery, conversation_id: str, tenant: str | None) -> None:
     page.add_condition(
         "root = :root AND (id = :within OR lineage LIKE :naming)",
         # An id that is not the gateway's has no root: no conversation matches "".
@@ -136,9 +139,8 @@ def _add_ancestor_condition(page: _PageQuery, conversation_id: str, tenant: str 
 
 def build_completions_query(dialect: SqlDialect, tenant: str, query: CompletionQuery) -> Statement:
     """Builds the query for a page of stored completions. Rows have `COMPLETION_COLUMNS`."""
-    page = _PageQuery(dialect, tenant)
-    if query.model is not None:
-        page.add_condition("model = :model", model=query.model)
+    page = PageQuery(dialect, tenant)
+    page.add_filters(query, {"model": "model = :model"})
     page.add_metadata_condition(query.metadata)
     if not query.with_responses:
         prefix = RESPONSE_ID_PREFIX

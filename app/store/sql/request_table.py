@@ -14,10 +14,9 @@ from msgspec.structs import astuple
 from app.conversation.api_keys import END_USER_SEPARATOR
 from app.store.contract.requests import EQUAL_FIELDS, MAX_SEARCHED_RECORDS, RequestQuery, StoredRequest
 from app.store.sql.limit_tables import SqlLimits
-from app.store.sql.page_queries import REQUEST_CONDITIONS
+from app.store.sql.page_queries import REQUEST_CONDITIONS, PageQuery
 
 _COLUMNS: Final = StoredRequest.__struct_fields__
-_SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM requests"
 _CONDITIONS: Final = {
     "started_after": "started_at >= :started_after",
     "started_before": "started_at < :started_before",
@@ -43,22 +42,19 @@ class SqlRequests(SqlLimits):
         await self._execute_write(_build_insert(len(requests), self._dialect.placeholder), tuple(values))
 
     async def list_requests(self, query: RequestQuery) -> list[StoredRequest]:
-        values = {name: value for name in _CONDITIONS if (value := getattr(query, name)) is not None}
-        conditions = [_CONDITIONS[name] for name in values]
+        page = PageQuery(self._dialect, None)
+        page.add_filters(query, _CONDITIONS)
         if query.is_failed is not None:
-            conditions.append("error IS NOT NULL" if query.is_failed else "error IS NULL")
-        if query.record_part is not None:
-            conditions.append(_HAS_RECORD_PART.format(position=self._dialect.position_function))
-            values |= {"record_part": query.record_part}
-        if query.after is not None:
-            conditions.append("(started_at, id) < (:after_time, :after_id)")
-            values |= {"after_time": query.after[0], "after_id": query.after[1]}
-        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        text = f"{_SELECT} {where} ORDER BY started_at DESC, id DESC LIMIT :limit"
-        return [StoredRequest(*row) for row in await self._read_rows(text, **values, limit=query.limit)]
+            page.add_condition("error IS NOT NULL" if query.is_failed else "error IS NULL")
+        has_record_part = _HAS_RECORD_PART.format(position=self._dialect.position_function)
+        page.add_filters(query, {"record_part": has_record_part})
+        statement = page.build_query(
+            _COLUMNS, "requests", after=query.after, descending=True, limit=query.limit, order_by="started_at"
+        )
+        return [StoredRequest(*row) for row in await self._execute_read(*statement)]
 
     async def find_request(self, request_id: str) -> StoredRequest | None:
-        rows = await self._read_rows(f"{_SELECT} WHERE id = :id", id=request_id)
+        rows = await self._read_rows(f"SELECT {', '.join(_COLUMNS)} FROM requests WHERE id = :id", id=request_id)
         return StoredRequest(*rows[0]) if rows else None
 
     async def purge_requests(self, *, before: float, tenant: str | None = None) -> int:
