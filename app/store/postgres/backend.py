@@ -25,25 +25,19 @@ from app.conversation.conversation_types import (
     LogMessage,
     Summary,
 )
-from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, LinkMatch, LogAppend, SearchHit
+from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, LinkMatch, LogAppend
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import LogSegment, find_gapless_leading_range, order_links_deepest_first
 from app.store.postgres import statements, term_index
 from app.store.postgres.append_queue import AppendQueue, build_anchor_arguments, build_issue_arguments
 from app.store.postgres.pool import PostgresOptions, PostgresPool
-from app.store.search.term_ranking import (
-    hash_conversation_scope,
-    hash_tenant_scope,
-    term_key_prefix,
-    weights_to_score,
-)
+from app.store.search.term_ranking import hash_conversation_scope, hash_tenant_scope, term_key_prefix
 from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import POSTGRES, Rows, Statement, TransactionSteps
 from app.store.sql.fingerprints import decode_proof
 from app.store.sql.rows import (
     decode_link_match,
-    decode_log_message,
     decode_summary,
     lease_values,
 )
@@ -175,10 +169,10 @@ class PostgresStore(SqlStore):
     async def scrub_deleted_data(self) -> None:
         """Does nothing: `VACUUM FULL` locks whole tables, which is the operator's decision."""
 
-    async def _search_segments(
+    def _search_segments(
         self, root: str, segments: Sequence[LogSegment], keys: Sequence[int], message_count: int, limit: int
-    ) -> list[SearchHit]:
-        rows = await self._connections.fetch(
+    ) -> Awaitable[Rows]:
+        return self._connections.fetch(
             term_index.SEARCH_LOG,
             root,
             [one.conversation_id for one in segments],
@@ -189,9 +183,6 @@ class PostgresStore(SqlStore):
             message_count,
             limit,
         )
-        return [
-            SearchHit(decode_log_message(row[1:]), None if row[0] is None else weights_to_score(row[0])) for row in rows
-        ]
 
     def _search_tenant_index(self, tenant: str, keys: Sequence[int], limit: int) -> Awaitable[Rows]:
         return self._connections.fetch(term_index.SEARCH_TENANT, hash_tenant_scope(tenant), tenant, keys, limit)

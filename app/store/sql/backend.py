@@ -121,8 +121,13 @@ class SqlStore(SqlRequests):
     @abstractmethod
     def _search_segments(
         self, root: str, segments: Sequence[LogSegment], keys: Sequence[int], message_count: int, limit: int
-    ) -> Awaitable[list[SearchHit]]:
-        """Searches at least one segment for term keys. `message_count`: the messages of all segments."""
+    ) -> Awaitable[Rows]:
+        """Searches at least one segment for term keys. Rows: the sum of weights, NULL for a neighbour, then
+        `MESSAGE_COLUMNS`; in the order of `ConversationStore.search_log`.
+
+        Args:
+            message_count: the messages of all segments.
+        """
 
     @abstractmethod
     def _search_tenant_index(self, tenant: str, keys: Sequence[int], limit: int) -> Awaitable[Rows]:
@@ -233,7 +238,10 @@ class SqlStore(SqlRequests):
         if not segments or not terms:
             return []
         message_count = count_range_messages(conversation, from_seq, before_seq)
-        return await self._search_segments(conversation.root, segments, hash_terms(terms), message_count, limit)
+        rows = await self._search_segments(conversation.root, segments, hash_terms(terms), message_count, limit)
+        return [
+            SearchHit(decode_log_message(row[1:]), None if row[0] is None else weights_to_score(row[0])) for row in rows
+        ]
 
     async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
         keys = hash_terms(terms)
@@ -251,8 +259,8 @@ class SqlStore(SqlRequests):
         """Returns the message in a conversation's own rows that holds the rarest of the term keys."""
         start, end = first_own_seq(conversation), conversation.head_seq + 1
         own = find_segments(conversation.lineage_with_self, start, end)
-        hits = await self._search_segments(conversation.root, own, keys, end - start, 1) if own else []
-        return next((hit.message for hit in hits if hit.score is not None), None)
+        rows = await self._search_segments(conversation.root, own, keys, end - start, 1) if own else []
+        return next((decode_log_message(row[1:]) for row in rows if row[0] is not None), None)
 
     async def add_vectors(self, conversation: Conversation, *, model: str, vectors: Sequence[MessageVectors]) -> None:
         await self._run_transaction(lambda: add_vectors(self._dialect, conversation, model, vectors))

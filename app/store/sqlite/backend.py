@@ -26,11 +26,11 @@ from app.conversation.conversation_types import (
     LogMessage,
     Summary,
 )
-from app.store.contract.conversations import LinkMatch, LogAppend, PendingAppend, SearchHit
+from app.store.contract.conversations import LinkMatch, LogAppend, PendingAppend
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import LogSegment
-from app.store.search.term_ranking import hash_tenant_scope
+from app.store.search.term_ranking import hash_conversation_scope, hash_tenant_scope
 from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
 from app.store.sqlite import jobs, term_index
@@ -146,10 +146,13 @@ class SqliteStore(SqlStore):
 
     def _search_segments(
         self, root: str, segments: Sequence[LogSegment], keys: Sequence[int], message_count: int, limit: int
-    ) -> asyncio.Future[list[SearchHit]]:
-        return self._range_thread.submit(
-            lambda connection: term_index.search_log(connection, root, segments, keys, message_count, limit)
-        )
+    ) -> Awaitable[Rows]:
+        stretches = [
+            (one.conversation_id, hash_conversation_scope(root, one.conversation_id), one.from_seq, one.to_seq)
+            for one in segments
+        ]
+        lists = (orjson.dumps(stretches).decode(), orjson.dumps(keys).decode())
+        return self._execute_long_read(term_index.SEARCH_LOG, (root, *lists, message_count, limit))
 
     def _search_tenant_index(self, tenant: str, keys: Sequence[int], limit: int) -> Awaitable[Rows]:
         arguments = (hash_tenant_scope(tenant), tenant, orjson.dumps(keys).decode(), limit)

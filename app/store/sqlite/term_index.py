@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.store.contract.conversations import SearchHit
-from app.store.lineage import LogSegment, find_gapless_leading_range
+from app.store.lineage import find_gapless_leading_range
 from app.store.redaction_effects import REDACTED_KEY
 from app.store.search.term_ranking import (
     COMMON_NEWEST_HITS,
@@ -26,10 +25,9 @@ from app.store.search.term_ranking import (
     hash_conversation_scope,
     hash_tenant_scope,
     term_weight,
-    weights_to_score,
 )
 from app.store.sql.dialects import SQLITE
-from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, decode_log_message
+from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS
 from app.store.sql.search_index import SearchIndexCleanup
 from app.store.sql.statements import ADVANCE_INDEXED_BEFORE
 
@@ -45,7 +43,7 @@ _INSERT_POSTINGS: Final = """
 # messages of long segments; `counted`: hits, counted only as far as needed; `shown`: where each term is read;
 # `telling`: terms with weights, rarest first, until MAX_RANKED_HITS; `best` and `wanted`: the results and their
 # neighbours. CROSS JOIN fixes SQLite's join order.
-_SEARCH: Final = f"""
+SEARCH_LOG: Final = f"""
     WITH stretch (id, scope, from_seq, to_seq) AS MATERIALIZED (
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
                json_extract(value, '$[2]'), json_extract(value, '$[3]')
@@ -194,31 +192,6 @@ def _index_terms(
         connection.execute(_COPY_POSTINGS_TO_TENANT, (tenant_scope, scope))
     else:
         connection.execute(_INSERT_TENANT_POSTINGS, (tenant_scope, scope, orjson.dumps(new).decode()))
-
-
-def search_log(
-    connection: sqlite3.Connection,
-    root: str,
-    segments: Sequence[LogSegment],
-    keys: Sequence[int],
-    message_count: int,
-    limit: int,
-) -> list[SearchHit]:
-    stretches = [
-        (one.conversation_id, hash_conversation_scope(root, one.conversation_id), one.from_seq, one.to_seq)
-        for one in segments
-    ]
-    arguments: tuple[Any, ...] = (
-        root,
-        orjson.dumps(stretches).decode(),
-        orjson.dumps(keys).decode(),
-        message_count,
-        limit,
-    )
-    rows = connection.execute(_SEARCH, arguments)
-    return [
-        SearchHit(decode_log_message(row[1:]), None if row[0] is None else weights_to_score(row[0])) for row in rows
-    ]
 
 
 def clear_search_index(connection: sqlite3.Connection) -> None:
