@@ -4,7 +4,7 @@ The gateway puts the item from the log in the place of the reference, so that su
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -29,13 +29,6 @@ ITEM_ANCHOR: Final = "item"
 """The kind of an anchor of a stored response's items."""
 
 _decode_array: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-class _Place(msgspec.Struct, frozen=True):
-    """The message of which a referenced item is a part."""
-
-    conversation_id: str
-    seq: int
 
 
 def build_item_anchors(conversation: Conversation, answer: Item, response_id: str) -> list[AnswerAnchor]:
@@ -76,7 +69,7 @@ async def expand_item_references(
     references = find_references(raw_items)
     if not references:
         return request
-    found_items = await _ItemFinder(store, request).find_items(list(dict.fromkeys(references.values())))
+    found_items = await _find_items(store, request, list(dict.fromkeys(references.values())))
     for index, item_id in references.items():
         if item_id not in found_items:
             raise InvalidRequest(
@@ -94,40 +87,23 @@ async def expand_item_references(
     )
 
 
-class _ItemFinder:
-    """Finds items of the stored responses of one request's tenant. Each conversation is read once."""
-
-    def __init__(self, store: ConversationStore, request: ChatRequest) -> None:
-        self._store = store
-        self._request = request
-        self._tenant = request.caller.tenant
-
-    async def find_items(self, item_ids: Sequence[str]) -> dict[str, bytes]:
-        """Returns the JSON text of each item that is found, by its id."""
-        places = await self._find_places(item_ids)
-        wanted: dict[str, set[int]] = {}
-        for place in places:
-            wanted.setdefault(place.conversation_id, set()).add(place.seq)
-        found: dict[str, bytes] = {}
-        for conversation_id, seqs in wanted.items():
-            found |= await self._read_items(conversation_id, sorted(seqs))
-        return found
-
-    async def _find_places(self, item_ids: Sequence[str]) -> set[_Place]:
-        """Returns the messages of which the items may be a part. An erased message has no anchors."""
-        response_ids = filter(None, map(find_response_id, item_ids))
-        digests = [digest_item_id(self._tenant, one) for one in dict.fromkeys([*item_ids, *response_ids])]
-        anchors = await self._store.find_anchors(digests)
-        return {_Place(anchor.conversation_id, anchor.seq) for anchor in anchors}
-
-    async def _read_items(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[str, bytes]:
-        conversation = await self._store.find_conversation(tenant=self._tenant, conversation_id=conversation_id)
-        if conversation is None or has_other_end_user(self._request, conversation):
-            return {}
-        items: dict[str, bytes] = {}
-        for entry in await self._store.read_log_ranges(conversation, [(seq, seq + 1) for seq in seqs]):
-            items |= _read_message_items(entry.message, str((entry.meta or {}).get("id") or ""))
-        return items
+async def _find_items(store: ConversationStore, request: ChatRequest, item_ids: Sequence[str]) -> dict[str, bytes]:
+    """Returns the JSON text of each item that is found in stored responses of the request's tenant, by its id. Each
+    conversation is read once. An erased message has no anchors."""
+    tenant = request.caller.tenant
+    response_ids = filter(None, map(find_response_id, item_ids))
+    digests = [digest_item_id(tenant, one) for one in dict.fromkeys([*item_ids, *response_ids])]
+    wanted: dict[str, set[int]] = {}
+    for anchor in await store.find_anchors(digests):
+        wanted.setdefault(anchor.conversation_id, set()).add(anchor.seq)
+    found: dict[str, bytes] = {}
+    for conversation_id, seqs in wanted.items():
+        conversation = await store.find_conversation(tenant=tenant, conversation_id=conversation_id)
+        if conversation is None or has_other_end_user(request, conversation):
+            continue
+        for entry in await store.read_log_ranges(conversation, [(seq, seq + 1) for seq in sorted(seqs)]):
+            found |= _read_message_items(entry.message, str((entry.meta or {}).get("id") or ""))
+    return found
 
 
 def _read_message_items(message: Item, response_id: str) -> dict[str, bytes]:
