@@ -639,8 +639,8 @@ EDGE: Final = (
     Mutation(
         "question-without-fence",
         "app/pipeline/persist/turn_writer.py",
-        "fence=resolved_request.storage.lease,\n            versions=resolved_request.shown.new_versions,\n        )",
-        "fence=None,\n            versions=resolved_request.shown.new_versions,\n        )",
+        "fence=resolved_request.storage.lease,\n            versions=resolved_request.shown.new_versions,",
+        "fence=None,\n            versions=resolved_request.shown.new_versions,",
         (f"{TURNS}::test_a_turn_whose_lease_expired_while_the_log_stood_still_is_not_stored",),
         "A question is stored although its conversation has gone on without it.",
     ),

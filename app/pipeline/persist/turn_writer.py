@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from app.conversation.conversation_types import (
     NAMED,
     REWRITE_MARK,
     SHARED_THROUGH,
+    AnswerAnchor,
     Conversation,
     IssuedAnswer,
     LogMessage,
@@ -113,14 +114,19 @@ class TurnWriter:
 
     def start_question_write(self, resolved_request: ResolvedRequest) -> PendingWrite:
         """Starts the write of a request's new messages."""
-        if not resolved_request.storage.is_stored or not (
+        is_changed = bool(
             resolved_request.new_messages
             or resolved_request.creates_conversation
             or resolved_request.shown.new_versions
-        ):
+        )
+        # A question with a shared answer is written with it: nothing of it is the turn's own yet.
+        if not resolved_request.storage.is_stored or not is_changed or resolved_request.shared_answer is not None:
             return PendingWrite(resolved_request, QUESTION_SPAN)
-        if resolved_request.shared_answer is not None:
-            return PendingWrite(resolved_request, QUESTION_SPAN)  # with its answer: nothing of it is the turn's own yet
+        return self._start_question_append(resolved_request)
+
+    def _start_question_append(
+        self, resolved_request: ResolvedRequest, anchors: Sequence[AnswerAnchor] = ()
+    ) -> PendingWrite:
         write = LogAppend(
             conversation=_build_conversation_after_question(resolved_request),
             after_seq=resolved_request.conversation.head_seq,
@@ -128,6 +134,7 @@ class TurnWriter:
             creates_conversation=resolved_request.creates_conversation,
             fence=resolved_request.storage.lease,
             versions=resolved_request.shown.new_versions,
+            anchors=anchors,
         )
         return PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
 
@@ -163,16 +170,8 @@ class TurnWriter:
         """
         if not resolved_request.storage.is_stored:
             return resolved_request
-        write = LogAppend(
-            conversation=_build_conversation_after_question(resolved_request),
-            after_seq=resolved_request.conversation.head_seq,
-            messages=resolved_request.new_messages,
-            creates_conversation=resolved_request.creates_conversation,
-            fence=resolved_request.storage.lease,
-            versions=resolved_request.shown.new_versions,
-            anchors=build_hint_anchors(resolved_request.storage.conversation_hints, resolved_request.conversation),
-        )
-        question = PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
+        anchors = build_hint_anchors(resolved_request.storage.conversation_hints, resolved_request.conversation)
+        question = self._start_question_append(resolved_request, anchors)
         stored = await self.finish_question_write(question)
         await self._assign_external_id(stored, stored.conversation)
         return stored
