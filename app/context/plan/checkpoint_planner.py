@@ -10,25 +10,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 from msgspec.structs import replace
 
 from app.context.plan.budget import (
     SUMMARY_INSTRUCTION_TOKENS,
-    Budget,
     compute_checkpoint_trigger_tokens,
     compute_summary_token_limit,
 )
 from app.context.plan.log_rounds import LogTail, find_round_start
-from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange
-from app.context.plan.policy import ContextPolicy
+from app.context.plan.outline import LOG_START, Plan, PlanNote, SummarizeMode, SummaryRange
 from app.context.plan.view_candidates import ViewCandidate
 from app.context.stages.draft import Draft
 from app.context.stages.mask_results import mask_read_results_fully
 from app.context.stages.shortening_planner import ShorteningPlanner
-from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens, count_summary_frame_tokens
+from app.context.view.view_rendering import count_empty_summary_tokens, count_summary_frame_tokens
 
 GENTLE_STAGES: Final = ("mask_results", "cap_messages", "clear_tool_results", "clear_reasoning")
 """The stages that lose least. They run before a checkpoint is written; the other stages run only if no checkpoint
@@ -36,15 +33,11 @@ helps."""
 
 
 @dataclass(frozen=True)
-class CheckpointPlanner:
+class CheckpointPlanner(ShorteningPlanner):
     """The planner of the policy. All summaries in `Outline.summaries` are checkpoints: each begins at the log's start,
     and they are ordered by their ends.
     """
 
-    outline: Outline
-    budget: Budget
-    policy: ContextPolicy
-    counter: ViewTokenCounter
     through_seq: int | None = None
     """Where a requested checkpoint ends; None: the policy decides."""
 
@@ -53,7 +46,7 @@ class CheckpointPlanner:
         # A checkpoint on request or ahead of need starts from the view with the newest checkpoint. Otherwise the view
         # with the fewest summarized messages is best.
         view = None if is_requested else self._find_fitting_view()
-        view = view or self._shortening_planner.candidates.list_with_needed_folds()[-1]
+        view = view or self.candidates.list_with_needed_folds()[-1]
         if is_requested or not view.summaries:
             return self._plan_from_view(view, summarize)
         # Before a first checkpoint is shown, masking alone may keep the whole log within the limit, and loses less.
@@ -61,7 +54,7 @@ class CheckpointPlanner:
         if whole_plan is not None:
             return whole_plan
         # Either the messages must still be loaded (the plan then asks for them), or the right ones are loaded already.
-        if tail is None or self._shortening_planner.has_loaded_tail(view):
+        if tail is None or self.has_loaded_tail(view):
             return self._plan_from_view(view, summarize)
         # `_plan_masked_log` loaded the whole log, and it does not fit. The view needs only the messages after its
         # boundary.
@@ -73,15 +66,15 @@ class CheckpointPlanner:
         is_requested = summarize in {"now", "ahead"}
         fits = PlanNote("view_fits", {"tokens": self.budget.calibrate_tokens(view.tokens), "limit": self.budget.limit})
         if not self._is_shortening_due(view, summarize):
-            return self._shortening_planner.build_unchanged_plan(view, fits)
-        if not self._shortening_planner.has_loaded_tail(view):
-            return replace(self._shortening_planner.build_unchanged_plan(view, fits), needs_tail=view.boundary)
-        whole = self._shortening_planner.build_draft(view)
+            return self.build_unchanged_plan(view, fits)
+        if not self.has_loaded_tail(view):
+            return replace(self.build_unchanged_plan(view, fits), needs_tail=view.boundary)
+        whole = self.build_draft(view)
         decided, left = self._shorten_draft(
-            whole if whole.fits_limit else self._shortening_planner.resume_last_cut(view), is_requested=is_requested
+            whole if whole.fits_limit else self.resume_last_cut(view), is_requested=is_requested
         )
         is_cut = decided is not left or left.boundary != whole.boundary
-        chosen = self._shortening_planner.build_plan(decided, is_cut_to_fit=is_cut)
+        chosen = self.build_plan(decided, is_cut_to_fit=is_cut)
         # A checkpoint is written ahead only if masking does not make room: it costs a call, masking does not.
         if summarize == "never" or (summarize == "ahead" and self._is_masking_enough(whole)):
             return chosen
@@ -97,19 +90,19 @@ class CheckpointPlanner:
 
         Returns None if that does not fit, if the trigger is reached, or if a view with a checkpoint was sent before.
         """
-        last, view = self.outline.last_view, self._shortening_planner.candidates.build_whole_log_view()
+        last, view = self.outline.last_view, self.candidates.build_whole_log_view()
         if last.boundary.to_seq or last.asked_seq or self._reaches_token_trigger(view.tokens):
             return None
-        if not self._shortening_planner.has_loaded_tail(view):
-            return replace(self._shortening_planner.build_unchanged_plan(view), needs_tail=view.boundary)
-        _, left = self._shorten_draft(self._shortening_planner.build_draft(view), is_requested=False)
-        return self._shortening_planner.build_plan(left) if left.fits_limit else None
+        if not self.has_loaded_tail(view):
+            return replace(self.build_unchanged_plan(view), needs_tail=view.boundary)
+        _, left = self._shorten_draft(self.build_draft(view), is_requested=False)
+        return self.build_plan(left) if left.fits_limit else None
 
     def _is_shortening_due(self, view: ViewCandidate, summarize: SummarizeMode) -> bool:
         if summarize == "ahead":
             return self.budget.calibrate_tokens(view.tokens) > self._precompaction_threshold
         reached = summarize == "auto" and self._reaches_token_trigger(view.tokens)
-        return summarize == "now" or reached or self._shortening_planner.must_shorten(view)
+        return summarize == "now" or reached or self.must_shorten(view)
 
     def _find_fitting_view(self) -> ViewCandidate | None:
         """Returns the first view, fewest messages summarized, that fits and does not reach the trigger.
@@ -118,7 +111,7 @@ class CheckpointPlanner:
         breaks the prompt cache.
         """
         last = self.outline.last_view
-        for view in self._shortening_planner.candidates.list_with_needed_folds():
+        for view in self.candidates.list_with_needed_folds():
             tokens = self.budget.calibrate_tokens(view.tokens)
             is_short = tokens <= self.budget.limit and not self._reaches_token_trigger(view.tokens)
             goes_back = view.boundary.to_seq < last.boundary.to_seq
@@ -137,20 +130,20 @@ class CheckpointPlanner:
         would not fit otherwise.
         """
         view = ViewCandidate(before.summaries, before.boundary, before.tokens)
-        if before.fits_limit and (is_requested or not self._shortening_planner.must_shorten(view)):
+        if before.fits_limit and (is_requested or not self.must_shorten(view)):
             return before, before
         gentle = [name for name in self.policy.stage_names if name in GENTLE_STAGES]
-        draft = before if is_requested else self._shortening_planner.apply_policy_stages(before, gentle)
+        draft = before if is_requested else self.apply_policy_stages(before, gentle)
         # Edits break the prompt cache. They count only if they free enough, if a stage's own rule is due, or if they
         # alone make the view fit and spare the whole log a cut.
-        pays = self._shortening_planner.pays_for_cache(before, draft, view)
+        pays = self.pays_for_cache(before, draft, view)
         is_saved = draft.fits_limit and not before.fits_limit and not draft.boundary_seq
         left = draft if pays or is_saved else before
         if left.fits_limit:
             return left, left
         rest = [name for name in self.policy.stage_names if name not in GENTLE_STAGES]
-        final = self._shortening_planner.apply_policy_stages(draft, rest)
-        return (final if final.fits_limit else self._shortening_planner.trim_to_fit(final)), left
+        final = self.apply_policy_stages(draft, rest)
+        return (final if final.fits_limit else self.trim_to_fit(final)), left
 
     def _add_checkpoint_if_due(self, decided: Plan, draft: Draft, summarize: SummarizeMode) -> Plan:
         """Adds a checkpoint to the plan if the trigger is reached and the checkpoint gains enough."""
@@ -180,7 +173,7 @@ class CheckpointPlanner:
         Fewer turns are kept if they would take more than `buffer_max_ratio`. The checkpoint ends inside the current
         turn if that turn is too long by itself. None if no place is possible.
         """
-        first_new_seq = self._shortening_planner.first_new_seq
+        first_new_seq = self.first_new_seq
         last_seq = find_round_start(tail, first_new_seq)
         allowed = self.budget.compute_raw_tokens(int(self.budget.window * self.policy.verbatim.buffer_max_ratio))
         # Messages before the question open turns of their own: the current turn begins with the first new one.
@@ -262,7 +255,3 @@ class CheckpointPlanner:
         precompaction off.
         """
         return min(self.budget.compute_precompaction_threshold(self.budget.limit), self.budget.limit)
-
-    @cached_property
-    def _shortening_planner(self) -> ShorteningPlanner:
-        return ShorteningPlanner(self.outline, self.budget, self.policy, self.counter)

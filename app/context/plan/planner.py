@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 from msgspec.structs import replace
@@ -133,13 +132,9 @@ of at most the first."""
 
 
 @dataclass(frozen=True)
-class _AdditivePlanner:
+class _AdditivePlanner(ShorteningPlanner):
     """The planner of policy `additive`, and of its strategy `recursive`."""
 
-    outline: Outline
-    budget: Budget
-    policy: ContextPolicy
-    counter: ViewTokenCounter
     summarizer_input_tokens: int
     summarize: SummarizeMode
 
@@ -156,7 +151,7 @@ class _AdditivePlanner:
         last_boundary_seq = min(last.boundary.to_seq, end_seq)
         asked_seq = min(last.asked_seq, end_seq)
         regrow_tokens = self.budget.window * self.policy.cut.regrow_ratio
-        candidates = self._shortening_planner.candidates
+        candidates = self.candidates
         for views in (candidates.list_with_needed_folds(), candidates.list_with_all_folds()):
             short = [view for view in views if self._is_under_threshold(view) and view.boundary.to_seq >= asked_seq]
             usable = [
@@ -202,14 +197,14 @@ class _AdditivePlanner:
         """Plans a view when no candidate is under its threshold: every summary is shown, and more is summarized if that
         gains something.
         """
-        view = self._shortening_planner.candidates.list_with_all_folds()[-1]
+        view = self.candidates.list_with_all_folds()[-1]
         tokens, line = self.budget.calibrate_tokens(view.tokens), self._compute_threshold(view)
         prepare = self.budget.compute_precompaction_threshold(line)
         if self.summarize == "ahead" and tokens <= min(prepare, self.budget.limit):
             prepared = PlanNote("prepared", {"tokens": tokens, "line": prepare})
-            return self.add_fold_if_needed(self._shortening_planner.build_unchanged_plan(view, prepared), view)
+            return self.add_fold_if_needed(self.build_unchanged_plan(view, prepared), view)
         over = PlanNote("over_soft", {"tokens": tokens, "soft": line, "hard": self.budget.limit})
-        as_it_is = self._shortening_planner.build_unchanged_plan(view, over)
+        as_it_is = self.build_unchanged_plan(view, over)
         may_gain = self.summarize != "never" and self._count_log_tokens_after(view) >= self._compute_min_gain_tokens(
             view
         )
@@ -218,11 +213,11 @@ class _AdditivePlanner:
             return self._add_proposed_ranges(as_it_is, view, None)
         if self.outline.tail is None:
             return replace(as_it_is, needs_tail=view.boundary)
-        if self._shortening_planner.must_shorten(view):
-            draft = self._shortening_planner.shorten_view(view, over)
+        if self.must_shorten(view):
+            draft = self.shorten_view(view, over)
             # Stages that do nothing add no note: the unchanged plan then stands.
             if draft.notes != (over,):
-                as_it_is = self._shortening_planner.build_plan(draft)
+                as_it_is = self.build_plan(draft)
                 view = replace(view, tokens=draft.tokens)
                 if self.budget.calibrate_tokens(draft.tokens) <= line and self.summarize != "ahead":
                     return self.add_fold_if_needed(as_it_is, view)
@@ -236,9 +231,9 @@ class _AdditivePlanner:
         """Plans a view with every summary, and asks for a summary of everything before the buffer, or before
         `through_seq`.
         """
-        view = self._shortening_planner.candidates.list_with_needed_folds()[-1]
+        view = self.candidates.list_with_needed_folds()[-1]
         request_note = PlanNote("compaction_asked_for", {"tokens": self.budget.calibrate_tokens(view.tokens)})
-        as_it_is = self._shortening_planner.build_unchanged_plan(view, request_note)
+        as_it_is = self.build_unchanged_plan(view, request_note)
         if self.outline.tail is None and view.boundary.to_seq < self.outline.next_seq:
             return replace(as_it_is, needs_tail=view.boundary)
         zoning = self._build_range_finder(view)
@@ -301,18 +296,18 @@ class _AdditivePlanner:
 
     def _plan_edited_view(self, view: ViewCandidate, note: PlanNote) -> Plan:
         """Plans a view that is under its threshold, after context editing if that is due."""
-        if not self._shortening_planner.must_shorten(view):
-            return self._shortening_planner.build_unchanged_plan(view, note)
-        if not self._shortening_planner.has_loaded_tail(view):
-            return replace(self._shortening_planner.build_unchanged_plan(view, note), needs_tail=view.boundary)
-        return self._shortening_planner.build_plan(self._shortening_planner.shorten_view(view, note))
+        if not self.must_shorten(view):
+            return self.build_unchanged_plan(view, note)
+        if not self.has_loaded_tail(view):
+            return replace(self.build_unchanged_plan(view, note), needs_tail=view.boundary)
+        return self.build_plan(self.shorten_view(view, note))
 
     def _plan_trimmed_view(self, view: ViewCandidate, *notes: PlanNote) -> Plan:
         """Plans the view cut where the last view was cut, and cut again if that is still too large."""
-        draft = self._shortening_planner.resume_last_cut(view, *notes)
+        draft = self.resume_last_cut(view, *notes)
         if not draft.fits_limit:
-            return self._shortening_planner.build_plan(self._shortening_planner.trim_to_fit(draft), is_cut_to_fit=True)
-        chosen = self._shortening_planner.build_plan(draft, is_cut_to_fit=True)
+            return self.build_plan(self.trim_to_fit(draft), is_cut_to_fit=True)
+        chosen = self.build_plan(draft, is_cut_to_fit=True)
         # The cut is the old one, so the size after the last shortening is still the last view's.
         return replace(chosen, shortened_tokens=min(chosen.shortened_tokens, self.outline.last_view.tokens))
 
@@ -342,7 +337,7 @@ class _AdditivePlanner:
 
     def _build_range_finder(self, view: ViewCandidate) -> SummaryRangeFinder:
         return SummaryRangeFinder(
-            self._shortening_planner,
+            self,
             view,
             self.budget.compute_raw_tokens(self.summarizer_input_tokens),
             buffer_turns=self._count_buffer_turns(view),
@@ -358,8 +353,8 @@ class _AdditivePlanner:
         turns = self.policy.verbatim.buffer_turns
         if self.summarize != "ahead" or not turns:
             return turns
-        openings = [entry.from_seq for entry in self._shortening_planner.log_tail.rounds if entry.opens_turn][-turns:]
-        tokens = self._shortening_planner.log_tail.count_tokens_from(openings[0]) if openings else 0
+        openings = [entry.from_seq for entry in self.log_tail.rounds if entry.opens_turn][-turns:]
+        tokens = self.log_tail.count_tokens_from(openings[0]) if openings else 0
         room = self._compute_threshold(view) - self.budget.calibrate_tokens(view.tokens)
         further = max(0, room) * len(openings) // max(1, self.budget.calibrate_tokens(tokens))
         return turns - min(1 + further, max(1, turns // 2))
@@ -372,10 +367,6 @@ class _AdditivePlanner:
         frame of the new summary.
         """
         return int(self.policy.compaction.min_gain_ratio * view.tokens) + count_empty_summary_tokens(self.counter)
-
-    @cached_property
-    def _shortening_planner(self) -> ShorteningPlanner:
-        return ShorteningPlanner(self.outline, self.budget, self.policy, self.counter)
 
 
 def _add_note(chosen: Plan, note: PlanNote) -> Plan:
