@@ -37,6 +37,7 @@ RETRY_AFTER_BOUNDS_SECONDS: Final = (1, 60)
 """The least and the most seconds of a `Retry-After` header. Some SDKs do not retry at all if it is more than 60."""
 
 
+@dataclass(eq=False)
 class Admission:
     """The slots of one process.
 
@@ -45,34 +46,16 @@ class Admission:
         disconnect_poll_seconds: how often a waiting request checks whether its client is still connected.
     """
 
-    def __init__(
-        self,
-        bounds: AdmissionBounds,
-        *,
-        clock: Callable[[], float],
-        metrics: Metrics = NO_METRICS,
-        disconnect_poll_seconds: float = DISCONNECT_POLL_SECONDS,
-    ) -> None:
-        self._bounds = bounds
-        self._clock = clock
-        self._disconnect_poll_seconds = disconnect_poll_seconds
-        self._metrics = metrics
-        self._queue = queue = FairQueue(bounds)
+    bounds: AdmissionBounds
+    clock: Callable[[], float]
+    metrics: Metrics = NO_METRICS
+    disconnect_poll_seconds: float = DISCONNECT_POLL_SECONDS
+
+    def __post_init__(self) -> None:
+        self.queue = queue = FairQueue(self.bounds)
         self._last_wait_seconds = 0.0
-        self.try_acquire_slot = queue.try_acquire_slot
-        """Takes a slot for a tenant if one is free. The method is bound here to save a call: every request uses it."""
-        metrics.watch_gauge(REQUESTS_ADMITTED, lambda: queue.running_count)
-        metrics.watch_gauge(REQUESTS_WAITING, lambda: queue.waiting_count)
-
-    @property
-    def running_count(self) -> int:
-        """How many requests have a slot."""
-        return self._queue.running_count
-
-    @property
-    def waiting_count(self) -> int:
-        """How many requests wait for a slot."""
-        return self._queue.waiting_count
+        self.metrics.watch_gauge(REQUESTS_ADMITTED, lambda: queue.running_count)
+        self.metrics.watch_gauge(REQUESTS_WAITING, lambda: queue.waiting_count)
 
     async def acquire_slot(self, tenant: str, is_disconnected: Callable[[], bool]) -> None:
         """Takes a slot, or waits for one.
@@ -80,7 +63,7 @@ class Admission:
         Raises:
             GatewayError: as `wait_for_slot`.
         """
-        if not self.try_acquire_slot(tenant):
+        if not self.queue.try_acquire_slot(tenant):
             await self.wait_for_slot(tenant, is_disconnected)
 
     @timed_step("queue")
@@ -95,9 +78,9 @@ class Admission:
             Overloaded: the queue is full or the wait was too long, and the gateway has reached its limit.
             RequestAbandoned: the client has disconnected.
         """
-        started_waiting_at = self._clock()
+        started_waiting_at = self.clock()
         queued_request = QueuedRequest(tenant, started_waiting_at, asyncio.get_running_loop().create_future())
-        evicted = self._queue.enqueue(queued_request)
+        evicted = self.queue.enqueue(queued_request)
         if evicted is queued_request:
             raise self._make_refusal(tenant, "full")
         if evicted is not None:
@@ -108,19 +91,19 @@ class Admission:
             # The request may have been given a slot in the moment in which its wait was cancelled or timed out. Then
             # the slot must be given back, or it is lost for ever.
             if (
-                not self._queue.remove(queued_request)
+                not self.queue.remove(queued_request)
                 and queued_request.admission_future.done()
                 and queued_request.admission_future.exception() is None
             ):
                 self.release_slot(tenant)
             raise
-        self._last_wait_seconds = self._clock() - started_waiting_at
-        self._metrics.histogram_series(ADMISSION_WAIT_SECONDS).observe(self._last_wait_seconds)
+        self._last_wait_seconds = self.clock() - started_waiting_at
+        self.metrics.histogram_series(ADMISSION_WAIT_SECONDS).observe(self._last_wait_seconds)
 
     def release_slot(self, tenant: str) -> None:
         """Gives a slot back, and admits the next request in the queue. To be called when the answer is over, however it
         ended."""
-        admitted = self._queue.release_slot(tenant)
+        admitted = self.queue.release_slot(tenant)
         if admitted is not None:
             admitted.admission_future.set_result(None)
 
@@ -139,11 +122,11 @@ class Admission:
 
     async def _wait_until_admitted(self, queued_request: QueuedRequest, is_disconnected: Callable[[], bool]) -> None:
         while not queued_request.admission_future.done():
-            remaining_seconds = queued_request.queued_at + self._bounds.max_wait_seconds - self._clock()
+            remaining_seconds = queued_request.queued_at + self.bounds.max_wait_seconds - self.clock()
             if remaining_seconds <= 0:
                 raise self._make_refusal(queued_request.tenant, "wait")
             await asyncio.wait(
-                {queued_request.admission_future}, timeout=min(self._disconnect_poll_seconds, remaining_seconds)
+                {queued_request.admission_future}, timeout=min(self.disconnect_poll_seconds, remaining_seconds)
             )
             # Nothing wakes this task when the client of a whole answer leaves (docs/decisions/0020), so the connection
             # is polled.
@@ -154,22 +137,22 @@ class Admission:
     def _make_refusal(self, tenant: str, reason: str) -> GatewayError:
         """Builds the error for a request that gets no slot. Status 429 means that the tenant's own requests are in its
         way, status 503 that the gateway is full."""
-        is_tenant_full = self._queue.is_tenant_full(tenant)
-        self._metrics.counter_series(REFUSALS, f"tenant_{reason}" if is_tenant_full else reason).inc()
-        max_wait_seconds = self._bounds.max_wait_seconds
+        is_tenant_full = self.queue.is_tenant_full(tenant)
+        self.metrics.counter_series(REFUSALS, f"tenant_{reason}" if is_tenant_full else reason).inc()
+        max_wait_seconds = self.bounds.max_wait_seconds
         explanation = (
             f"no slot became free within {max_wait_seconds:g} seconds" if reason == "wait" else "the queue is full"
         )
         retry_after_seconds = self._compute_retry_after_seconds(tenant)
         if is_tenant_full:
-            max_running = self._bounds.max_running_per_tenant
+            max_running = self.bounds.max_running_per_tenant
             return RateLimitExceeded(
                 f"This caller has {max_running} requests running, which is its limit, and {explanation}.",
                 hint="Send fewer at once, or raise `limits.max_concurrent_per_tenant`.",
                 retry_after_seconds=retry_after_seconds,
             )
         return Overloaded(
-            f"The gateway has {self._bounds.max_running} requests running, which is its limit, and {explanation}.",
+            f"The gateway has {self.bounds.max_running} requests running, which is its limit, and {explanation}.",
             hint="Try again, or raise `limits.max_concurrent_requests`.",
             retry_after_seconds=retry_after_seconds,
         )
@@ -177,8 +160,8 @@ class Admission:
     def _compute_retry_after_seconds(self, tenant: str) -> int:
         """Returns how long others wait at present: the longer of the wait of the tenant's oldest queued request and the
         wait of the request that was admitted last."""
-        oldest = self._queue.find_oldest(tenant)
-        waited_seconds = self._clock() - oldest.queued_at if oldest is not None else 0.0
+        oldest = self.queue.find_oldest(tenant)
+        waited_seconds = self.clock() - oldest.queued_at if oldest is not None else 0.0
         minimum, maximum = RETRY_AFTER_BOUNDS_SECONDS
         return min(maximum, max(minimum, math.ceil(max(waited_seconds, self._last_wait_seconds))))
 
@@ -197,21 +180,16 @@ class AdmissionBounds(msgspec.Struct, frozen=True):
     max_wait_seconds: float = 0.0
 
 
+@dataclass(eq=False, slots=True)
 class QueuedRequest:
-    """One request in the queue.
+    """One request in the queue."""
 
-    Attributes:
-        queued_at: when the request joined the queue, in monotonic seconds.
-        admission_future: ends when the request is admitted or refused. The queue itself does not use it.
-    """
-
-    __slots__ = ("admission_future", "is_waiting", "queued_at", "tenant")
-
-    def __init__(self, tenant: str, queued_at: float, admission_future: Any) -> None:
-        self.tenant = tenant
-        self.queued_at = queued_at
-        self.admission_future = admission_future
-        self.is_waiting = True
+    tenant: str
+    queued_at: float
+    """When the request joined the queue, in monotonic seconds."""
+    admission_future: Any
+    """Ends when the request is admitted or refused. The queue itself does not use it."""
+    is_waiting: bool = True
 
 
 _TenantQueue = OrderedDict[QueuedRequest, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -62,23 +63,16 @@ REFUSAL_TOOL_WORD: Final = b"tool"
 MAX_MODELS_WITHOUT_TOOLS: Final = 1_000
 
 
+@dataclass(eq=False, kw_only=True)
 class SearchToolLoop:
     """Adds the search tool to requests, and runs rounds until the model calls it no more."""
 
-    def __init__(
-        self,
-        *,
-        upstream_caller: UpstreamCaller,
-        view_builder: ViewBuilder,
-        message_finder: MessageSearch,
-        message_counter: MessageCounter,
-    ) -> None:
-        self._upstream_caller = upstream_caller
-        self._view_builder = view_builder
-        self._message_finder = message_finder
-        self._message_counter = message_counter
-        self._models_without_tools: set[str] = set()
-        """`provider/model` of deployments that refused the tool and then answered without it."""
+    upstream_caller: UpstreamCaller
+    view_builder: ViewBuilder
+    message_finder: MessageSearch
+    message_counter: MessageCounter
+    _models_without_tools: set[str] = field(default_factory=set, init=False)
+    """`provider/model` of deployments that refused the tool and then answered without it."""
 
     async def plan_view_with_tool(self, turn: Turn, budget: Budget, summarize: SummarizeMode) -> tuple[Turn, View]:
         """Plans a view for a request that wants the search tool. The tool is added if the view does not show the whole
@@ -91,15 +85,15 @@ class SearchToolLoop:
             GatewayError: as `ViewBuilder.build_view`.
         """
         if not self._may_offer_tool(turn):
-            return turn, await self._view_builder.build_view(turn, budget, summarize=summarize)
+            return turn, await self.view_builder.build_view(turn, budget, summarize=summarize)
         turn_with_tool = await self._add_tool(turn)
         first_turn, other_turn = (
             (turn_with_tool, turn) if _has_incomplete_last_view(turn, budget) else (turn, turn_with_tool)
         )
-        view = await self._view_builder.build_view(first_turn, budget, summarize=summarize)
+        view = await self.view_builder.build_view(first_turn, budget, summarize=summarize)
         if _has_hidden_messages(view.plan) == (first_turn is turn_with_tool):
             return first_turn, view
-        return other_turn, await self._view_builder.build_view(other_turn, budget, summarize=summarize)
+        return other_turn, await self.view_builder.build_view(other_turn, budget, summarize=summarize)
 
     def record_model_without_tools(self, model_key: str) -> None:
         """Records that a deployment refused the tool and then answered without it: the tool is not offered to it."""
@@ -113,7 +107,7 @@ class SearchToolLoop:
         Raises:
             GatewayError: the upstream failed before that.
         """
-        reply = _JoinedReply(self._build_rounds(turn, upstream_answer), upstream_answer)
+        reply = _JoinedReply(_SearchRounds(self, turn, upstream_answer), upstream_answer)
         try:
             # Until here a failure can still become an HTTP error, because no byte has been sent.
             await reply.wait_for_first_events()
@@ -131,7 +125,7 @@ class SearchToolLoop:
         Raises:
             GatewayError: the upstream failed, or a reply is not an answer.
         """
-        rounds = self._build_rounds(turn, upstream_answer)
+        rounds = _SearchRounds(self, turn, upstream_answer)
         values = [value async for joined in rounds.join() for value in joined.values]
         reply = rounds.reply
         assert isinstance(reply, BufferedReply)
@@ -147,7 +141,7 @@ class SearchToolLoop:
 
     async def _add_tool(self, turn: Turn) -> Turn:
         resolved_request, request = turn.resolved_request, offer_search_tool(turn.request)
-        tokens = await self._message_counter.count_instruction_tokens(
+        tokens = await self.message_counter.count_instruction_tokens(
             resolved_request.instructions, request, resolved_request.conversation.token_counter_name
         )
         search_tool_session = SearchToolSession(turn.request, resolved_request.instructions_tokens)
@@ -158,45 +152,33 @@ class SearchToolLoop:
             resolved_request=replace(resolved_request, instructions_tokens=tokens),
         )
 
-    def _build_rounds(self, turn: Turn, upstream_answer: UpstreamAnswer) -> _SearchRounds:
-        return _SearchRounds(
-            self._upstream_caller,
-            self._message_finder,
-            self._message_counter,
-            turn,
-            upstream_answer,
-        )
 
-
+@dataclass(eq=False)
 class _SearchRounds:
     """Runs the rounds of one answer. Keeps the messages that the rounds add to the prompt, and the room that is left.
+
+    Args:
+        upstream_answer: the first round.
 
     Attributes:
         reply: the reply of the current round.
         joiner: joins the rounds; None until the first one is read.
     """
 
-    def __init__(
-        self,
-        upstream_caller: UpstreamCaller,
-        message_finder: MessageSearch,
-        message_counter: MessageCounter,
-        turn: Turn,
-        upstream_answer: UpstreamAnswer,
-    ) -> None:
-        assert turn.search_tool_session is not None
-        self.reply: StreamReply | BufferedReply = upstream_answer.reply
+    loop: SearchToolLoop
+    turn: Turn
+    upstream_answer: UpstreamAnswer
+
+    def __post_init__(self) -> None:
+        assert self.turn.search_tool_session is not None
+        self.reply: StreamReply | BufferedReply = self.upstream_answer.reply
         self.joiner: RoundJoiner | None = None
-        self._upstream_caller = upstream_caller
-        self._message_finder = message_finder
-        self._message_counter = message_counter
-        self._turn = turn
-        self._search_tool_session = turn.search_tool_session
-        self._sent_view = sent_view = upstream_answer.sent_view
-        self._deployment = upstream_answer.deployment
-        self._encoding = turn.resolved_request.conversation.token_counter_name
+        self._search_tool_session = self.turn.search_tool_session
+        self._sent_view = self.upstream_answer.sent_view
+        self._deployment = self.upstream_answer.deployment
+        self._encoding = self.turn.resolved_request.conversation.token_counter_name
         self._added_messages: list[bytes] = []
-        self._prompt_tokens = sent_view.plan.prompt_tokens
+        self._prompt_tokens = self._sent_view.plan.prompt_tokens
         self._is_out_of_room = False
         """Whether a search had no room for its result."""
 
@@ -223,7 +205,7 @@ class _SearchRounds:
             except GatewayError as error:
                 # The relay makes the end of a stream of a break. A refusal cannot become an HTTP error any more, once
                 # the client has read a part of the answer.
-                if isinstance(error, UpstreamUnavailable) or not (has_begun and self._turn.request.delivery.stream):
+                if isinstance(error, UpstreamUnavailable) or not (has_begun and self.turn.request.delivery.stream):
                     raise
                 yield JoinedEvents(values=[Failure(encode_error_body(error))])
                 return
@@ -247,7 +229,7 @@ class _SearchRounds:
             else PROVIDER_DIALECTS[reply.protocol].make_decoder(self._deployment.key)
         )
         if self.joiner is None:
-            is_same = self._turn.request.delivery.answer_format.protocol == reply.protocol
+            is_same = self.turn.request.delivery.answer_format.protocol == reply.protocol
             self.joiner = RoundJoiner(decoder, is_same_protocol=is_same, may_pass=stream, is_last_round=is_last_round)
         else:
             self.joiner.begin_round(decoder, is_last_round=is_last_round)
@@ -283,7 +265,7 @@ class _SearchRounds:
             GatewayError: the upstream failed.
         """
         calls, shortened_message, usages = joiner.search_calls, joiner.build_call_message(), joiner.reported_usages
-        (message_tokens,) = await self._message_counter.count_message_tokens([shortened_message], self._encoding)
+        (message_tokens,) = await self.loop.message_counter.count_message_tokens([shortened_message], self._encoding)
         budget = self._sent_view.budget
         tokens = self._prompt_tokens + message_tokens
         # The part that is kept free for the answer may be used here: a short answer is better than none.
@@ -299,7 +281,7 @@ class _SearchRounds:
             )
             result = build_result_message(call, text)
             results.append(result)
-            tokens += sum(await self._message_counter.count_message_tokens([result], self._encoding))
+            tokens += sum(await self.loop.message_counter.count_message_tokens([result], self._encoding))
         self._added_messages += [shortened_message.raw, *(result.raw for result in results)]
         self._prompt_tokens = tokens
         # Calibration compares the planned prompt with its own report. Later rounds have longer prompts.
@@ -307,10 +289,10 @@ class _SearchRounds:
             self._search_tool_session.first_usage = usages[0] if usages else None
         self._search_tool_session.rounds += 1
         request = build_next_round_request(
-            self._turn.request, self._search_tool_session.request_without_tool, is_last_round=self._is_last_round
+            self.turn.request, self._search_tool_session.request_without_tool, is_last_round=self._is_last_round
         )
-        turn, added_tokens = replace(self._turn, request=request), tokens - self._sent_view.plan.prompt_tokens
-        upstream_answer = await self._upstream_caller.call_next_round(
+        turn, added_tokens = replace(self.turn, request=request), tokens - self._sent_view.plan.prompt_tokens
+        upstream_answer = await self.loop.upstream_caller.call_next_round(
             self._deployment, turn, self._sent_view, self._added_messages, added_tokens
         )
         return upstream_answer.reply
@@ -326,7 +308,7 @@ class _SearchRounds:
         return result.text
 
     async def _search_messages(self, tool_query: SearchToolQuery, room_tokens: int) -> SearchToolResult:
-        budget, plan, policy = self._sent_view.budget, self._sent_view.plan, self._turn.policy
+        budget, plan, policy = self._sent_view.budget, self._sent_view.plan, self.turn.policy
         limit = min(
             room_tokens,
             budget.compute_raw_tokens(min(MAX_RESULT_TOKENS, int(budget.window * policy.quotations.recall_ratio))),
@@ -338,8 +320,8 @@ class _SearchRounds:
         matches: Sequence[SearchHit] = ()
         if from_seq < before_seq:
             try:
-                matches = await self._message_finder.find_messages(
-                    self._turn.resolved_request.conversation,
+                matches = await self.loop.message_finder.find_messages(
+                    self.turn.resolved_request.conversation,
                     tool_query.query,
                     from_seq=from_seq,
                     before_seq=before_seq,
@@ -354,7 +336,7 @@ class _SearchRounds:
             for match in matches
             if words.may_be_quoted(match.message.seq) and not _is_shown_before_boundary(match.message.seq, plan)
         ]
-        count_tokens = self._message_counter.find_token_counter(self._encoding).count
+        count_tokens = self.loop.message_counter.find_token_counter(self._encoding).count
         # Cutting excerpts and counting their tokens takes milliseconds; the event loop must not wait for it.
         return await asyncio.to_thread(render_search_result, hidden_matches, tool_query.query, limit, count_tokens)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
@@ -97,29 +98,21 @@ def _find_start(events: Sequence[SseEvent], protocol: str) -> bytes | Literal[Tr
     return next((start for start in starts if start is not None), None)
 
 
+@dataclass(eq=False)
 class StreamReply:
-    """A streamed reply whose first event has come.
+    """A streamed reply whose first event has come."""
 
-    Attributes:
-        first_events: the events that have come.
-        protocol: the protocol of the events.
-    """
+    reply: UpstreamReply
+    first_events: Sequence[SseEvent]
+    """The events that have come."""
+    pieces: AsyncIterator[bytes]
+    sse_decoder: SseDecoder
+    protocol: str
+    """The protocol of the events."""
 
-    def __init__(
-        self,
-        reply: UpstreamReply,
-        first_events: Sequence[SseEvent],
-        pieces: AsyncIterator[bytes],
-        sse_decoder: SseDecoder,
-        protocol: str,
-    ) -> None:
-        self.first_events = first_events
-        self.protocol = protocol
-        self.status = reply.status
-        self.headers: Mapping[str, str] = reply.headers
-        self._reply = reply
-        self._pieces = pieces
-        self._sse_decoder = sse_decoder
+    def __post_init__(self) -> None:
+        self.status = self.reply.status
+        self.headers: Mapping[str, str] = self.reply.headers
         self._has_ended = False
 
     def iter_events(self) -> AsyncIterator[Sequence[SseEvent]]:
@@ -138,17 +131,17 @@ class StreamReply:
         if self._has_ended:
             raise StopAsyncIteration
         try:
-            return self._sse_decoder.feed(await anext(self._pieces))
+            return self.sse_decoder.feed(await anext(self.pieces))
         except StopAsyncIteration:
             self._has_ended = True
-        return drop_cut_events(self._sse_decoder.flush(), self.protocol)
+        return drop_cut_events(self.sse_decoder.flush(), self.protocol)
 
     async def drain(self) -> None:
         """Reads the rest of a stream whose last event has come: its connection can be used again only then."""
-        await drain_stream(self._pieces)
+        await drain_stream(self.pieces)
 
     async def aclose(self) -> None:
-        await self._reply.aclose()
+        await self.reply.aclose()
 
 
 def parse_whole_answer(body: bytes, deployment: ModelDeployment, protocol: str) -> AnswerDecoder:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -65,50 +66,43 @@ from app.store.leases import LeaseKeeper
 from app.store.unwritten_fingerprints import UnwrittenFingerprints
 
 
+@dataclass(eq=False, kw_only=True)
 class ConversationResolver:
     """Finds a request's conversation. A resend costs one indexed query; an append costs a lease and one read."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationStore,
-        stored_answers: StoredAnswers,
-        leases: LeaseKeeper,
-        message_counter: MessageCounter,
-        prefix_memory: PrefixMemory,
-        unwritten_fingerprints: UnwrittenFingerprints,
-        capsule_sealer: CapsuleSealer,
-        random_bytes: Callable[[int], bytes],
-        lease_wait_seconds: float,
-        serves_degraded: bool,
-    ) -> None:
-        self._store = store
-        self._history_aligner = HistoryAligner(store, message_counter)
+    store: ConversationStore
+    stored_answers: StoredAnswers
+    leases: LeaseKeeper
+    message_counter: MessageCounter
+    prefix_memory: PrefixMemory
+    unwritten_fingerprints: UnwrittenFingerprints
+    capsule_sealer: CapsuleSealer
+    random_bytes: Callable[[int], bytes]
+    lease_wait_seconds: float
+    serves_degraded: bool
+
+    def __post_init__(self) -> None:
+        self._history_aligner = HistoryAligner(self.store, self.message_counter)
         self._histories = HistoryResolver(
-            store=store,
-            stored_answers=stored_answers,
+            store=self.store,
+            stored_answers=self.stored_answers,
             history_aligner=self._history_aligner,
-            prover=ConversationProver(store, self._history_aligner),
-            random_bytes=random_bytes,
+            prover=ConversationProver(self.store, self._history_aligner),
+            random_bytes=self.random_bytes,
         )
-        self._retry_detector = RetryDetector(store, stored_answers)
+        self._retry_detector = RetryDetector(self.store, self.stored_answers)
         self._previous_responses = PreviousResponseResolver(
-            store=store,
-            stored_answers=stored_answers,
+            store=self.store,
+            stored_answers=self.stored_answers,
             retry_detector=self._retry_detector,
             history_aligner=self._history_aligner,
-            message_counter=message_counter,
-            random_bytes=random_bytes,
+            message_counter=self.message_counter,
+            random_bytes=self.random_bytes,
         )
-        self._capsules = CapsuleResolver(store, capsule_sealer)
-        self._stored_answers = stored_answers
-        self._leases = leases
-        self._message_counter = message_counter
-        self._prefix_memory = prefix_memory
-        self._unwritten_fingerprints = unwritten_fingerprints
-        self._new_conversations = NewConversations(store, message_counter, random_bytes, serves_degraded)
-        self._lease_wait_seconds = lease_wait_seconds
-        self._serves_degraded = serves_degraded
+        self._capsules = CapsuleResolver(self.store, self.capsule_sealer)
+        self._new_conversations = NewConversations(
+            self.store, self.message_counter, self.random_bytes, self.serves_degraded
+        )
 
     @timed_step("recall", span="recall")
     async def resolve(self, request: ChatRequest, encoding: str, held_leases: AsyncExitStack) -> ResolvedRequest:
@@ -131,7 +125,7 @@ class ConversationResolver:
                 or request.continuation.previous_response_id is not None
             )
             expanded_request = await expand_item_references(
-                self._store, request, may_begin_with_result=may_begin_with_result
+                self.store, request, may_begin_with_result=may_begin_with_result
             )
         capsule_history = await self._capsules.read_history(expanded_request)
         if capsule_history is not None:
@@ -156,13 +150,13 @@ class ConversationResolver:
         capsule_history: CapsuleHistory | None,
     ) -> ResolvedRequest:
         """Resolves a request whose messages have no references to items, and no capsules."""
-        client_history = build_client_history(request, self._prefix_memory)
+        client_history = build_client_history(request, self.prefix_memory)
         if request.context.mode == "stateless" and request.continuation.previous_response_id is None:
             return await self._resolve_unstored(request, client_history, encoding)
         try:
             # What was served without the store is counted first: until then an equal answer proves too much.
-            await self._unwritten_fingerprints.write()
-            if request.storing.keeps_context_only and await continues_stored_conversation(self._store, request):
+            await self.unwritten_fingerprints.write()
+            if request.storing.keeps_context_only and await continues_stored_conversation(self.store, request):
                 request = replace(request, storing=replace(request.storing, keeps_context_only=False))
             resolved_request = await self._resolve_with_store(
                 request, client_history, encoding, held_leases, capsule_history
@@ -180,7 +174,7 @@ class ConversationResolver:
             # without the conversation.
             is_placed = capsule_history is not None and capsule_history.place is not None
             may_be_append = is_placed or request.context.mode == "append" or may_append(request, client_history)
-            if not self._serves_degraded or may_be_append:
+            if not self.serves_degraded or may_be_append:
                 raise
             return await self.resolve_without_store(request, encoding)
 
@@ -288,7 +282,7 @@ class ConversationResolver:
 
     async def _find_named_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
         """Returns the conversation of an id, or None if a client's own id points to none yet."""
-        found = await self._store.find_conversation(tenant=tenant, conversation_id=conversation_id)
+        found = await self.store.find_conversation(tenant=tenant, conversation_id=conversation_id)
         if found is None and extract_family_root(conversation_id) is not None:
             raise ConversationNotFound(f"Conversation with id {conversation_id!r} not found.", param="conversation_id")
         return found
@@ -326,7 +320,7 @@ class ConversationResolver:
         entries = await build_log_entries(
             conversation,
             [*placed.moved_messages, *new_messages],
-            self._message_counter,
+            self.message_counter,
             answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
         )
         versions, new_versions = shown.client_versions, shown.new_versions
@@ -344,7 +338,7 @@ class ConversationResolver:
             creates_conversation=target.created_at is None,
             new_messages=entries,
             instructions=client_history.instructions,
-            instructions_tokens=await self._message_counter.count_instruction_tokens(
+            instructions_tokens=await self.message_counter.count_instruction_tokens(
                 client_history.instructions, request, conversation.token_counter_name
             ),
             client_messages=None if conversation.marks.get(REDACTED) else client_history.raw_messages,
@@ -352,7 +346,7 @@ class ConversationResolver:
             shown=replace(shown, log_seqs=log_seqs, client_versions=versions, new_versions=new_versions),
             storage=TurnStorage(
                 is_stored=request.storing.is_kept,
-                needs_store=request.storing.is_kept and not self._serves_degraded,
+                needs_store=request.storing.is_kept and not self.serves_degraded,
                 assigns_external_id=must_assign_external_id(request, conversation),
                 external_id=request.continuation.conversation_id,
                 conversation_hints=request.continuation.hints,
@@ -376,22 +370,22 @@ class ConversationResolver:
             # the second look finds the conversation that the other one began.
             root = compute_family_root(tenant, request.continuation.conversation_id.encode())
             await held_leases.enter_async_context(
-                self._leases.hold_lease(root, request.continuation.conversation_id, self._lease_wait_seconds)
+                self.leases.hold_lease(root, request.continuation.conversation_id, self.lease_wait_seconds)
             )
             named_conversation = await self._find_named_conversation(tenant, request.continuation.conversation_id)
         if named_conversation is None:
             return await self._begin_conversation_for_append(request, client_history, encoding, held_leases)
         lease = await held_leases.enter_async_context(
-            self._leases.hold_lease(named_conversation.root, named_conversation.id, self._lease_wait_seconds)
+            self.leases.hold_lease(named_conversation.root, named_conversation.id, self.lease_wait_seconds)
         )
         # Read again under the lease: another request may have appended while this one waited.
-        conversation = await self._store.find_conversation(tenant=tenant, conversation_id=named_conversation.id)
+        conversation = await self.store.find_conversation(tenant=tenant, conversation_id=named_conversation.id)
         if conversation is None:
             raise ConversationNotFound(
                 f"Conversation with id {named_conversation.id!r} not found.", param="conversation_id"
             )
         versions = await self._history_aligner.read_client_versions(conversation)
-        stored_answer = await self._stored_answers.find_retry_answer(conversation, request)
+        stored_answer = await self.stored_answers.find_retry_answer(conversation, request)
         messages: Sequence[Item] = []
         left_out: Sequence[LogMessage] = ()
         if stored_answer is None:
@@ -403,7 +397,7 @@ class ConversationResolver:
         versions = versions.with_later_versions(new_versions) if new_versions else versions
         # The calls of an attempt that is left out are open again.
         has_open_calls = bool(conversation.state.get(OPEN_TOOL_CALLS) or left_out)
-        await check_outputs_against_log(self._store, request, conversation, messages)
+        await check_outputs_against_log(self.store, request, conversation, messages)
         await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=has_open_calls)
         instructions = merge_instructions(
             request, client_history.instructions, conversation.state.get(STORED_INSTRUCTIONS, ())
@@ -414,10 +408,10 @@ class ConversationResolver:
             conversation=conversation,
             creates_conversation=False,
             new_messages=await build_log_entries(
-                conversation, messages, self._message_counter, answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ
+                conversation, messages, self.message_counter, answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ
             ),
             instructions=instructions,
-            instructions_tokens=await self._message_counter.count_instruction_tokens(
+            instructions_tokens=await self.message_counter.count_instruction_tokens(
                 instructions, request, conversation.token_counter_name
             ),
             client_messages=None,
@@ -471,7 +465,7 @@ class ConversationResolver:
         # The next append finds the conversation as soon as its question is stored, and must wait for the answer.
         new_conversation = resolved_request.conversation
         lease = await held_leases.enter_async_context(
-            self._leases.hold_lease(new_conversation.root, new_conversation.id, self._lease_wait_seconds)
+            self.leases.hold_lease(new_conversation.root, new_conversation.id, self.lease_wait_seconds)
         )
         return change_storage(resolved_request, lease=lease)
 

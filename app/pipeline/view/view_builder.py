@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -57,22 +58,18 @@ LONG_TAIL_TOKENS: Final = 32_768
 """A tail with more messages or tokens than this is planned in a thread. A shorter tail takes a few milliseconds."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ViewBuilder:
     """Plans views and renders their messages. Reads from the store only what a view needs: summaries if there are any,
     and the log after them."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationAndSummaryStore,
-        message_counter: MessageCounter,
-        unix_seconds: Callable[[], float],
-    ) -> None:
-        self._store = store
-        self._unix_seconds = unix_seconds
-        self._summary_chains = SummaryChainCache(store)
-        self._message_counter = message_counter
-        self._user_text_reader = UserTextReader(store=store, message_counter=message_counter)
+    store: ConversationAndSummaryStore
+    message_counter: MessageCounter
+    unix_seconds: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._summary_chains = SummaryChainCache(self.store)
+        self._user_text_reader = UserTextReader(store=self.store, message_counter=self.message_counter)
 
     def compute_budget(self, turn: Turn, window: int | None = None, slope: float | None = None) -> Budget:
         """Returns the budget of a turn, or of the same turn with another window or slope."""
@@ -151,7 +148,7 @@ class ViewBuilder:
 
     def _count_missing_result_tokens(self, resolved_request: ResolvedRequest, view: View) -> int:
         """Returns the tokens of the messages that stand for missing tool results."""
-        counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
+        counter = self.message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
         return sum(counter.count_message(decode_item(raw)) for raw in view.messages or () if is_placeholder_result(raw))
 
     async def render_view(self, resolved_request: ResolvedRequest, view: View, plan: Plan) -> View:
@@ -187,7 +184,7 @@ class ViewBuilder:
         may_have_summaries = resolved_request.conversation.chunk_count or (
             (is_over or summarize in {"now", "ahead"}) and resolved_request.storage.is_stored
         )
-        words = await read_client_words(self._store, resolved_request)
+        words = await read_client_words(self.store, resolved_request)
         if not resolved_request.is_named and 0 in words.omitted_seqs:
             # The client keeps a window, and no summary of what the window has passed may be shown to it. So each turn
             # would need a new one: the window is sent as it is while it fits.
@@ -279,7 +276,7 @@ class ViewBuilder:
                 await self.read_log_tail(resolved, boundary.to_seq)
             )
             loaded = replace(outline, tail=tail, tail_start=boundary)
-        counter = self._message_counter.find_token_counter(resolved.conversation.token_counter_name)
+        counter = self.message_counter.find_token_counter(resolved.conversation.token_counter_name)
         view, cleared = clear_as_requested(loaded, edits, budget=budget, policy=turn.policy, counter=counter)
         return replace(outline, last_view=view), cleared
 
@@ -298,7 +295,7 @@ class ViewBuilder:
 
     def _is_cache_cold(self, turn: Turn) -> bool:
         before = read_cached_prompt(turn.resolved_request.conversation.state)
-        return before is not None and is_cache_cold(before, turn.target.deployments[0].cache, self._unix_seconds())
+        return before is not None and is_cache_cold(before, turn.target.deployments[0].cache, self.unix_seconds())
 
     def _build_outline(self, turn: Turn, budget: Budget, chain: SummaryChain, words: ClientWords) -> Outline:
         """Builds what the planner needs to know of a log.
@@ -354,7 +351,7 @@ class ViewBuilder:
             plan_view,
             budget=budget,
             policy=turn.policy,
-            counter=self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name),
+            counter=self.message_counter.find_token_counter(resolved_request.conversation.token_counter_name),
             summarizer_input_tokens=turn.summarizer_input_tokens,
             summarize=summarize,
             through_seq=turn.request.compaction.through_seq,
@@ -386,7 +383,7 @@ class ViewBuilder:
             and resolved_request.client_messages is not None
             and len(resolved_request.client_messages) == head_seq
         ):
-            (answer,) = await self._store.read_log(conversation, head_seq, head_seq + 1)
+            (answer,) = await self.store.read_log(conversation, head_seq, head_seq + 1)
             client_messages = [*resolved_request.client_messages, answer.message.raw]
         return replace(
             resolved_request,
@@ -458,14 +455,12 @@ class ViewBuilder:
 
     async def read_log_range(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         """Returns the stored messages `[from_seq, to_seq)`."""
-        return await self._store.read_log(conversation, from_seq, to_seq)
+        return await self.store.read_log(conversation, from_seq, to_seq)
 
     async def read_log_tail(self, resolved_request: ResolvedRequest, from_seq: int) -> list[LogMessage]:
         """Returns the log from a seq to its end: the stored messages, then the new ones."""
         head = resolved_request.conversation.head_seq
-        stored = (
-            [] if from_seq > head else await self._store.read_log(resolved_request.conversation, from_seq, head + 1)
-        )
+        stored = [] if from_seq > head else await self.store.read_log(resolved_request.conversation, from_seq, head + 1)
         return [*stored, *(entry for entry in resolved_request.new_messages if entry.seq >= from_seq)]
 
     async def render_plan_messages(self, resolved_request: ResolvedRequest, plan: Plan, next_seq: int) -> list[bytes]:
@@ -497,7 +492,7 @@ class ViewBuilder:
         ranges = [*merge_into_ranges(sorted(seq for seq in early_seqs if seq <= conversation.head_seq))]
         if tail_seq <= conversation.head_seq:
             ranges.append((tail_seq, conversation.head_seq + 1))
-        stored = await self._store.read_log_ranges(conversation, ranges) if ranges else []
+        stored = await self.store.read_log_ranges(conversation, ranges) if ranges else []
         new = (entry for entry in resolved_request.new_messages if entry.seq in early_seqs or entry.seq >= tail_seq)
         raw_messages.update((entry.seq, entry.message.raw) for entry in (*stored, *new))
         return raw_messages

@@ -77,17 +77,17 @@ def test_every_request_is_served_refused_or_gone(steps: list[tuple[str, int, str
             if which % 3:
                 await settle()
             runs = [one for one in asked if one.runs and not one.task.done()]
-            assert admission.running_count <= bounds.max_running
+            assert admission.queue.running_count <= bounds.max_running
             assert len(runs) <= bounds.max_running
             assert all(sum(one.tenant == tenant for one in runs) <= bounds.max_running_per_tenant for tenant in "abc")
-            assert admission.waiting_count <= bounds.max_waiting
+            assert admission.queue.waiting_count <= bounds.max_waiting
         for one in asked:
             one.end.set()
         ended: list[Any] = await asyncio.wait_for(
             asyncio.gather(*(one.task for one in asked), return_exceptions=True), timeout=10
         )
         assert all(end is None or isinstance(end, GatewayError | asyncio.CancelledError) for end in ended)
-        assert (admission.running_count, admission.waiting_count) == (0, 0)
+        assert (admission.queue.running_count, admission.queue.waiting_count) == (0, 0)
 
     asyncio.run(play())
 
@@ -124,7 +124,7 @@ async def test_who_has_waited_too_long_is_told_whose_bound_it_was() -> None:
     for one in (first, other):
         one.end.set()
         await one.task
-    assert (admission.running_count, admission.waiting_count) == (0, 0)
+    assert (admission.queue.running_count, admission.queue.waiting_count) == (0, 0)
 
 
 async def test_who_was_displaced_is_refused_at_once() -> None:
@@ -156,6 +156,6 @@ async def test_a_turn_that_comes_for_somebody_who_has_left_goes_to_the_next() ->
 def test_by_default_no_tenant_takes_every_place() -> None:
     bounds = build_admission_bounds(load_settings(environ={}))
     admission = build_admission(bounds, clock=Clock())
-    taken = sum(admission.try_acquire_slot("a") for _ in range(bounds.max_running))
+    taken = sum(admission.queue.try_acquire_slot("a") for _ in range(bounds.max_running))
     assert 0 < taken <= bounds.max_running // 2
-    assert admission.try_acquire_slot("b")
+    assert admission.queue.try_acquire_slot("b")
