@@ -59,14 +59,9 @@ def fade_results(draft: Draft) -> Draft:
 
 def truncate_results(draft: Draft) -> Draft:
     """Truncates results above `max_tool_result_tokens`, oldest first, until the goal is reached."""
-    if draft.is_at_goal:
-        return draft
-    cap_tokens = draft.context.policy.trimming.max_tool_result_tokens
     editing = draft.start_editing()
-    for entry in draft.list_editable_results():
-        if editing.tokens_above_goal <= 0:
-            break
-        editing.cap_message(entry, cap_tokens)
+    for entry in editing.iterate_until_goal(draft.list_editable_results()):
+        editing.cap_message(entry, draft.context.policy.trimming.max_tool_result_tokens)
     return editing.finish_stage("results_truncated")
 
 

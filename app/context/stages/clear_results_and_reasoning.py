@@ -106,12 +106,8 @@ def _clear_call_arguments(draft: Draft, editing: DraftEditor, cleared: set[int])
 
 def drop_results(draft: Draft) -> Draft:
     """Replaces results that the model has read by a notice, oldest first, until the goal is reached."""
-    if draft.is_at_goal:
-        return draft
     editing, dropped = draft.start_editing(), 0
-    for entry in draft.list_editable_results():
-        if editing.tokens_above_goal <= 0:
-            break
+    for entry in editing.iterate_until_goal(draft.list_editable_results()):
         text = f"[tool result of {len(entry.message.text):,} characters left out]"
         dropped += editing.apply_operation_if_smaller(entry, "cleared", ("say", text))
     return editing.finish_stage("results_dropped", results=dropped)

@@ -15,15 +15,12 @@ def tell_old_rounds(draft: Draft) -> Draft:
     """Condenses rounds with calls that are older than `summarize_after_turns` turns, oldest first, until the goal is
     reached.
     """
-    if draft.is_at_goal:
-        return draft
     rounds = draft.context.tail.rounds
     fixed = draft.condensed_seqs | draft.context.pinned_seqs
     editing, condensed_count = draft.start_editing(), 0
     first = bisect_left(rounds, draft.boundary_seq, key=_read_round_start)
-    for entry in rounds[first : bisect_left(rounds, _find_first_young_seq(draft), key=_read_round_start)]:
-        if editing.tokens_above_goal <= 0:
-            break
+    past = bisect_left(rounds, _find_first_young_seq(draft), key=_read_round_start)
+    for entry in editing.iterate_until_goal(rounds[first:past]):
         if draft.context.tail.find_message(entry.from_seq).message.calls_tools and fixed.isdisjoint(
             _list_round_seqs(entry)
         ):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import NO_NEW_MESSAGE, LogTail, find_round_start
@@ -15,6 +16,7 @@ from app.context.view.view_rendering import ViewTokenCounter, count_summary_mess
 from app.conversation.conversation_types import LogMessage, Summary
 from app.conversation.item import TOOL_RESULT_ROLES, EditOperation, Item
 
+Entry = TypeVar("Entry")
 UNCOUNTED_OPERATIONS = frozenset({"thoughtless"})
 """They remove what is not counted as tokens of the prompt, or not by every provider. They need not make a message
 smaller."""
@@ -152,10 +154,6 @@ class Draft:
         return self.tokens <= self.context.limit_tokens
 
     @property
-    def is_at_goal(self) -> bool:
-        return self.tokens_above_goal <= 0
-
-    @property
     def pressure(self) -> float:
         """Returns the share of the window without the reserve that messages take."""
         budget = self.context.budget
@@ -227,6 +225,13 @@ class DraftEditor:
         self._condensed_seqs = draft.condensed_seqs
         self.tokens_above_goal = draft.tokens_above_goal
         """How much is left to remove until the goal is reached."""
+
+    def iterate_until_goal(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yields messages or rounds until the goal is reached."""
+        for entry in entries:
+            if self.tokens_above_goal <= 0:
+                return
+            yield entry
 
     def apply_operation_if_smaller(self, entry: LogMessage, kind: EditKind, operation: EditOperation) -> bool:
         """Applies one more operation to a message if that makes the message smaller. Returns whether it does."""
