@@ -7,7 +7,7 @@ arguments and JSON results also by their keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -252,14 +252,6 @@ class MentionCollector:
             self._add_plain_text(leaf, source, message_key)
         elif len(leaf) > 2:
             self.add_value(" ".join(leaf.split()), label, PHRASE_WORTH, source, message_key, crowd_size)
-
-
-def find_values(messages: Sequence[LogMessage], parameter_names: Iterable[str] = ()) -> list[ValueMention]:
-    """Finds the values that log messages mention, in descending order of worth."""
-    collector = MentionCollector(parameter_names)
-    for log_message in messages:
-        collector.add_message(log_message)
-    return collector.list_by_worth()
 
 
 def _split_key(key: str) -> frozenset[str]:

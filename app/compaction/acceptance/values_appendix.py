@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from app.compaction.acceptance.value_finding import MentionCollector, MentionSource, ValueMention, find_values
+from app.compaction.acceptance.value_finding import MentionCollector, MentionSource, ValueMention
 from app.compaction.summarizer.transcript import CountTokens
 from app.conversation.conversation_types import LogMessage, Summary
 
@@ -65,8 +65,6 @@ def collect_values(
         earlier_summaries: the summaries.
         parameter_names: what the conversation's tools take. A value under such a name may be passed on to a tool.
     """
-    if not earlier_summaries:
-        return find_values(messages, parameter_names)
     collector = MentionCollector(parameter_names)
     # Negative keys tell summaries apart from messages, whose key is their `seq`. The appendix is read apart from the
     # text, because its lines say which values were important.

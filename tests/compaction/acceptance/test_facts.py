@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compaction.acceptance.text_values import find_proper_names, find_text_values, rate_word
-from app.compaction.acceptance.value_finding import MentionCollector, find_values
+from app.compaction.acceptance.value_finding import MentionCollector
+from app.compaction.acceptance.values_appendix import collect_values
 from tests.compaction.simulated_compaction import log_of
 
 
 def found(*bodies: dict[str, Any]) -> dict[str, str]:
     """Values and their labels."""
-    return {value.text: value.label for value in find_values(log_of(bodies))}
+    return {value.text: value.label for value in collect_values(log_of(bodies))}
 
 
 def user(text: str) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def test_numbers_that_nothing_explains_are_no_values(text: str) -> None:
     ],
 )
 def test_a_number_has_the_unit_that_follows_it(text: str, rendered: str) -> None:
-    [value] = find_values(log_of([user(text)]))
+    [value] = collect_values(log_of([user(text)]))
     assert f"{value.text} {value.unit}" == rendered
 
 
@@ -179,7 +180,7 @@ def test_values_beside_scripts_without_spaces_are_found() -> None:
 
 
 def test_what_was_said_or_passed_on_comes_before_what_a_tool_told_once() -> None:
-    values = find_values(
+    values = collect_values(
         log_of(
             [
                 user("It is about ZX81QL."),
@@ -194,7 +195,7 @@ def test_what_was_said_or_passed_on_comes_before_what_a_tool_told_once() -> None
 
 def test_a_long_list_of_results_does_not_push_out_a_short_one() -> None:
     listed = ", ".join(f'"P{n}XY"' for n in range(100, 200))
-    values = find_values(
+    values = collect_values(
         log_of(
             [
                 {"role": "tool", "content": f'{{"parts": [{listed}]}}'},
@@ -210,12 +211,12 @@ def test_a_long_list_of_results_does_not_push_out_a_short_one() -> None:
 )
 def test_a_value_that_a_tool_may_take_comes_before_others_of_its_result(parameter: str, key: str) -> None:
     body = {"role": "tool", "content": f'{{"tracking": ["QQ12RT"], "{key}": ["AB34CD", "EF56GH"]}}'}
-    assert [value.text for value in find_values(log_of([body]))].index("QQ12RT") == 0
-    assert [value.text for value in find_values(log_of([body]), {parameter})][-1] == "QQ12RT"
+    assert [value.text for value in collect_values(log_of([body]))].index("QQ12RT") == 0
+    assert [value.text for value in collect_values(log_of([body]), (), {parameter})][-1] == "QQ12RT"
 
 
 def test_keys_of_earlier_calls_name_parameters_too() -> None:
-    values = find_values(
+    values = collect_values(
         log_of(
             [
                 calling('{"order_id": "XY99ZZ"}'),
@@ -259,10 +260,10 @@ def test_any_text_can_be_searched(text: str) -> None:
 
 @given(st.text(max_size=300))
 def test_any_arguments_and_results_can_be_searched(text: str) -> None:
-    find_values(log_of([calling(text), {"role": "tool", "content": text}]))
+    collect_values(log_of([calling(text), {"role": "tool", "content": text}]))
 
 
 @pytest.mark.parametrize("piece", ["x", "a1", "_a", "/a", ".a", "Aa ", '"', "1,234", "named "])
 def test_a_megabyte_of_anything_takes_no_time(piece: str) -> None:
     text = piece * (1_000_000 // len(piece))
-    find_values(log_of([{"role": "tool", "content": text}, user(text)]))
+    collect_values(log_of([{"role": "tool", "content": text}, user(text)]))

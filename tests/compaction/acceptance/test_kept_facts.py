@@ -16,7 +16,6 @@ from app.compaction.acceptance.summary_acceptance import (
     append_missing_values,
     choose_values_to_request,
 )
-from app.compaction.acceptance.value_finding import find_values
 from app.compaction.acceptance.values_appendix import (
     HEADINGS,
     collect_values,
@@ -67,7 +66,7 @@ def chunk(text: str) -> Summary:
 
 
 def test_a_value_survives_as_a_word_of_its_own_however_it_is_spaced_or_spelled() -> None:
-    values = find_values(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 62402 for mia."}]))
+    values = collect_values(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 62402 for mia."}]))
     lost = {value.text for value in find_missing_values(values, "Paid 6,240 for seat12, MIA_431 and 62401.")}
     assert lost == {"mia_43", "62402"}
 
@@ -201,13 +200,13 @@ def test_labels_and_values_that_look_like_punctuation_come_back_whole() -> None:
         '{"note; to: self": "a, b; c: \\"d\\"", "plain": "San Diego", "5\\" disk": "Cape Town", "z": "Rome, Italy"}'
     )
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    values = find_values(log_of([{"role": "assistant", "tool_calls": [call]}]))
+    values = collect_values(log_of([{"role": "assistant", "tool_calls": [call]}]))
     kept = parse_appendix(render_appendix(values, 200, COUNT.count))
     assert {"San Diego", 'a, b; c: "d"', "Cape Town", "Rome, Italy"} == {one.text for one in kept}
 
 
 def test_a_part_of_a_value_is_not_repeated_beside_it() -> None:
-    values = find_values(
+    values = collect_values(
         log_of([{"role": "user", "content": "Edit src/app/main.py; main.py is long, setup.py is not."}])
     )
     assert {one.text for one in parse_appendix(render_appendix(values, 200, COUNT.count))} == {
