@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -183,7 +183,9 @@ class SummaryMaker:
         try:
             yield lease
         finally:
-            await _release_lease(lease_context)
+            # A lease that cannot be released expires by itself.
+            with suppress(StoreUnavailable, LeaseLost):
+                await lease_context.__aexit__(None, None, None)
 
     async def _find_known_result(self, job: CompactionJob, source: SummarySource) -> RangeResult | None:
         """Finds the result of a range for which no summary must be made: there is one, or the job is outdated."""
@@ -379,14 +381,6 @@ def _describe_failure(error: Exception) -> str:
     if isinstance(error, UpstreamRefused):
         return f"the summarizer answered with status {error.status}"
     return str(error).rstrip(".")
-
-
-async def _release_lease(lease_context: AbstractAsyncContextManager[Lease]) -> None:
-    """Releases a lease. A lease that cannot be released expires by itself."""
-    try:
-        await lease_context.__aexit__(None, None, None)
-    except (StoreUnavailable, LeaseLost):
-        return
 
 
 DELETED_PARTS: Final = "deleted"
