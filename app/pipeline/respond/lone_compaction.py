@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from app.context.plan.outline import make_last_view
+from app.dialects.answer_format import NewCompaction
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.compact.capsule_builder import CapsuleBuilder
 from app.pipeline.persist.turn_writer import TurnWriter
@@ -39,8 +40,7 @@ class LoneCompactions:
         """
         request = turn.request
         assert request.compaction.capsule_format is not None
-        turn, report = await self._finish(turn, view)
-        compaction = await self.capsule_builder.build(turn, view)
+        compaction, report = await self._finish(turn, view)
         await held_leases.aclose()
         body = request.compaction.capsule_format.render_whole_compaction(compaction, report.render_all_fields())
         return WholeAnswer(body, report.build_headers(request.request_id))
@@ -49,15 +49,14 @@ class LoneCompactions:
         """Returns the last frames of a streamed answer. Arguments and exceptions as of `answer_whole`."""
         request = turn.request
         assert request.compaction.capsule_format is not None
-        turn, report = await self._finish(turn, view)
-        compaction = await self.capsule_builder.build(turn, view)
+        compaction, report = await self._finish(turn, view)
         if request.on_answer is not None:
             await request.on_answer(None)
         await held_leases.aclose()
         return request.compaction.capsule_format.render_compaction_end(compaction, report.render_all_fields())
 
-    async def _finish(self, turn: Turn, view: View) -> tuple[Turn, ContextReport]:
-        """Stores the question and the view after the compaction. Returns the turn as it is stored, and its report."""
+    async def _finish(self, turn: Turn, view: View) -> tuple[NewCompaction, ContextReport]:
+        """Stores the question and the view after the compaction. Returns the compaction, and the turn's report."""
         resolved_request = turn.resolved_request
         conversation, window = resolved_request.conversation, view.budget.window
         # A view that a client asked for is not undone, even if the log would fit again.
@@ -85,4 +84,4 @@ class LoneCompactions:
         turn = replace(turn, resolved_request=resolved_request)
         report = build_context_report(turn, view)
         log_and_trace_report(turn.request, report)
-        return turn, report
+        return await self.capsule_builder.build(turn, view), report
