@@ -177,7 +177,7 @@ class CheckpointPlanner(ShorteningPlanner):
         last_seq = find_round_start(tail, first_new_seq)
         allowed = self.budget.compute_raw_tokens(int(self.budget.window * self.policy.verbatim.buffer_max_ratio))
         # Messages before the question open turns of their own: the current turn begins with the first new one.
-        openings = [entry.from_seq for entry in tail.rounds if entry.opens_turn and entry.from_seq <= last_seq]
+        openings = [seq for seq in tail.turn_seqs if seq <= last_seq]
         if first_new_seq < tail.end_seq and tail.find_message(last_seq).message.role != "assistant":
             openings = [*(seq for seq in openings if seq < last_seq), last_seq]
         kept = openings[-self.policy.checkpoint_keep_turns - 1 :]

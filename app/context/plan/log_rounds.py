@@ -65,8 +65,9 @@ class LogTail:
         self._total_before = after.tokens_total
         self._start_anchor = None if after.anchor_seq is None else TurnAnchor(after.anchor_seq, after.anchor_tokens)
         self._turns_before = after.through_turn
-        self._turn_seqs = [entry.from_seq for entry in self.rounds if entry.opens_turn]
-        self._user_seqs = [seq for seq in self._turn_seqs if seq or messages[0].message.role == "user"]
+        self.turn_seqs = [entry.from_seq for entry in self.rounds if entry.opens_turn]
+        """Where the turns begin, in order."""
+        self._user_seqs = [seq for seq in self.turn_seqs if seq or messages[0].message.role == "user"]
 
     @property
     def tokens(self) -> int:
@@ -128,7 +129,7 @@ class LogTail:
             tokens_total=self.count_tokens_before(to_seq),
             anchor_seq=anchor.seq if anchor else None,
             anchor_tokens=anchor.tokens if anchor else 0,
-            through_turn=self._turns_before + bisect_left(self._turn_seqs, to_seq),
+            through_turn=self._turns_before + bisect_left(self.turn_seqs, to_seq),
         )
 
     def _find_user_message_before(self, seq: int) -> TurnAnchor | None:

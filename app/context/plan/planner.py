@@ -353,7 +353,7 @@ class _AdditivePlanner(ShorteningPlanner):
         turns = self.policy.verbatim.buffer_turns
         if self.summarize != "ahead" or not turns:
             return turns
-        openings = [entry.from_seq for entry in self.log_tail.rounds if entry.opens_turn][-turns:]
+        openings = self.log_tail.turn_seqs[-turns:]
         tokens = self.log_tail.count_tokens_from(openings[0]) if openings else 0
         room = self._compute_threshold(view) - self.budget.calibrate_tokens(view.tokens)
         further = max(0, room) * len(openings) // max(1, self.budget.calibrate_tokens(tokens))

@@ -50,7 +50,7 @@ def clear_reasoning(draft: Draft) -> Draft:
     rule, tail = draft.context.policy.clear_reasoning, draft.context.tail
     if (keep := rule.keep_turns) is None:
         return draft
-    openings = [entry.from_seq for entry in tail.rounds if entry.opens_turn]
+    openings = tail.turn_seqs
     if rule.counts_turns_with_reasoning:
         openings = sorted(group_by_turn(openings, (one.seq for one in tail.messages if one.message.has_reasoning)))
     if len(openings) <= max(1, keep):

@@ -31,8 +31,7 @@ def tell_old_rounds(draft: Draft) -> Draft:
 def _find_first_young_seq(draft: Draft) -> int:
     """Returns where the turns begin that are not old enough."""
     tail, young = draft.context.tail, draft.context.policy.summarize_after_turns
-    openings = [entry.from_seq for entry in tail.rounds if entry.opens_turn]
-    first_young_seq = openings[-young] if len(openings) >= young else tail.start_seq
+    first_young_seq = tail.turn_seqs[-young] if len(tail.turn_seqs) >= young else tail.start_seq
     # A round with a new result is not condensed.
     return min(first_young_seq if young else tail.end_seq, find_round_start(tail, draft.context.first_new_seq))
 

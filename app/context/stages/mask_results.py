@@ -125,7 +125,7 @@ def _prune_result(editing: DraftEditor, entry: LogMessage, policy: ContextPolicy
 def _find_first_unpruned_seq(draft: Draft) -> int:
     """Returns where the turns begin that are not pruned."""
     keep = draft.context.policy.trimming.keep_last_assistants
-    openings = [entry.from_seq for entry in draft.context.tail.rounds if entry.opens_turn]
+    openings = draft.context.tail.turn_seqs
     if not keep:
         return draft.context.tail.end_seq
     return openings[-keep] if len(openings) >= keep else 0

@@ -55,7 +55,7 @@ def clear_as_requested(
     return msgspec.structs.replace(last_view, edits=kept, cleared_seqs=tuple(seqs)), ClearedContext(
         results=sum(RESULT_OPERATION in one.ops for one in chosen),
         result_tokens=budget.calibrate_tokens(sum(one.saved_tokens for one in chosen)),
-        reasoning_turns=len(group_by_turn([one.from_seq for one in tail.rounds if one.opens_turn], reasoning_seqs)),
+        reasoning_turns=len(group_by_turn(tail.turn_seqs, reasoning_seqs)),
         reasoning_tokens=budget.calibrate_tokens(max(0, chars) // CHARS_PER_TOKEN),
     )
 

@@ -282,8 +282,7 @@ class ShorteningPlanner:
         # Turns are not counted in the stored totals: answer yes, so that the messages are loaded and planned again.
         if self.outline.tail is None:
             return True
-        openings = [entry for entry in self.log_tail.rounds if entry.opens_turn]
-        return len(openings) > policy.verbatim.keep_turns
+        return len(self.log_tail.turn_seqs) > policy.verbatim.keep_turns
 
     @property
     def _min_growth_tokens(self) -> int:

@@ -13,11 +13,7 @@ def keep_last(draft: Draft) -> Draft:
     tokens include pins and the notice for dropped messages. The newest turn always stays.
     """
     policy = draft.context.policy
-    openings = [
-        entry.from_seq
-        for entry in draft.context.tail.rounds
-        if entry.opens_turn and entry.from_seq >= draft.boundary_seq
-    ]
+    openings = [seq for seq in draft.context.tail.turn_seqs if seq >= draft.boundary_seq]
     if policy.verbatim.keep_turns is not None and len(openings) > policy.verbatim.keep_turns:
         draft = _cut_draft(
             draft, openings[-_compute_turns_after_cut(policy.verbatim.keep_turns, policy.cut.target_ratio)]
