@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from typing import Final, Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from app.context.plan.outline import Plan, Quotation
+from app.context.plan.outline import Plan
 from app.context.quote.quotation_message import build_quotation_message
 from app.context.stages.tool_round_text import render_text_line
 from app.context.user_text.user_text_message import build_user_text_message
@@ -180,8 +179,9 @@ def render_view_with_origins(
         passages = [OriginPart("passage", one.seq, one.seq + 1) for one in plan.user_text]
         text = build_user_text_message(plan.user_text, find_quotable_message)
         yield text.raw, MessageOrigin("user_text", parts=passages)
-    quoted = map_quotations_by_seq(plan)
-    for seq in list_shown_seqs(plan, next_seq):
+    quoted = {quotation.before_seq: quotation for quotation in plan.quotations if quotation.passages}
+    # Pinned messages and the anchor, then the log from the boundary on. An edit may stand for several messages.
+    for seq in (*_list_early_seqs(plan), *range(plan.boundary.to_seq, next_seq)):
         if (quotation := quoted.get(seq)) is not None:
             passages = [OriginPart("passage", passage.seq, passage.seq + 1) for passage in quotation.passages]
             message = build_quotation_message(quotation, find_quotable_message)
@@ -243,20 +243,8 @@ def _find_sent_message(seq: int, find_raw_message: Callable[[int], bytes], versi
     return decode_item(bodies[-1] if bodies else original)
 
 
-def list_shown_seqs(plan: Plan, next_seq: int) -> Iterator[int]:
-    """Yields the log messages that are shown themselves, in the order of the view. An edit may stand for several of
-    them.
-    """
-    return chain(_list_early_seqs(plan), range(plan.boundary.to_seq, next_seq))
-
-
 def _list_early_seqs(plan: Plan) -> list[int]:
     """Returns the log messages from before the boundary that are shown themselves: pinned messages and the anchor."""
     pinned = [seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)]
     anchor = () if plan.repeated_message_seq is None else (plan.repeated_message_seq,)
     return sorted((*anchor, *pinned))
-
-
-def map_quotations_by_seq(plan: Plan) -> dict[int, Quotation]:
-    """Returns the quotations by the message in front of which each is shown."""
-    return {quotation.before_seq: quotation for quotation in plan.quotations if quotation.passages}
