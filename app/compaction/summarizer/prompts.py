@@ -103,6 +103,7 @@ RANGE_DESCRIPTIONS: dict[SummaryStyle, str] = {
 }
 
 FOLD_DESCRIPTION = "the {count} summaries in the message before this one"
+"""Which summaries are meant, if the message before shows these and no others."""
 
 CLOSING = "End of the material. Write the summary now{limit}."
 CONVERSATION_CLOSING = "Write the summary now{limit}."
@@ -136,7 +137,9 @@ class PromptVariant:
 
 def build_instruction(summarizer: SummarizerPolicy, variant: PromptVariant, focus: str | None = None) -> str:
     """Builds the instruction of a summarizer call: configured or built-in, and the focus that the client asked for."""
-    text = _find_configured_instruction(summarizer, variant) or _choose_built_in_instruction(variant)
+    text = _choose_built_in_instruction(variant)
+    if not variant.is_fold:
+        text = (summarizer.update_prompt if variant.is_update else None) or summarizer.prompt or text
     return f"{text}\n\nPay particular attention to: {focus.strip()}" if focus and focus.strip() else text
 
 
@@ -175,7 +178,7 @@ def build_instruction_after_view(instruction_text: str, scope: str, *, limit_tok
 
     Args:
         instruction_text: the instruction.
-        scope: which messages are meant (`describe_range`, `describe_fold`).
+        scope: which messages are meant (`describe_range`, `FOLD_DESCRIPTION`).
         limit_tokens: the most tokens that the summary may have.
     """
     closing = CONVERSATION_CLOSING.format(limit=_render_word_limit(limit_tokens))
@@ -196,11 +199,6 @@ def describe_range(style: SummaryStyle, *, count: int, speaker: str, opening_tex
     return RANGE_DESCRIPTIONS[style].format(count=count, opening=f"the {speaker or 'user'}'s message {opening_text}")
 
 
-def describe_fold(count: int) -> str:
-    """Describes which summaries are meant, if the message before shows these and no others."""
-    return FOLD_DESCRIPTION.format(count=count)
-
-
 def build_improvement_prompt(values: Sequence[str], *, limit_tokens: int) -> str:
     """Builds the request to write a summary again with the values that it lacks."""
     quoted_values = ", ".join(orjson.dumps(value).decode() for value in values)
@@ -214,12 +212,6 @@ def build_repetition_prompt(*, limit_tokens: int) -> str:
 
 def _render_word_limit(limit_tokens: int) -> str:
     return f", in at most {max(MIN_WORDS, int(limit_tokens * WORDS_PER_TOKEN))} words"
-
-
-def _find_configured_instruction(summarizer: SummarizerPolicy, variant: PromptVariant) -> str | None:
-    if variant.is_fold:
-        return None
-    return (summarizer.update_prompt if variant.is_update else None) or summarizer.prompt
 
 
 def _choose_built_in_instruction(variant: PromptVariant) -> str:

@@ -18,13 +18,13 @@ from app.compaction.acceptance.summary_acceptance import (
 from app.compaction.acceptance.value_finding import ValueMention
 from app.compaction.acceptance.values_appendix import collect_values, compute_kept_share
 from app.compaction.summarizer.prompts import (
+    FOLD_DESCRIPTION,
     LOG_PARTS_NOTE,
     PARTS_NOTE,
     PromptVariant,
     build_improvement_prompt,
     build_instruction,
     build_repetition_prompt,
-    describe_fold,
     describe_range,
 )
 from app.compaction.summarizer.range_parts import MAX_PARALLEL_CALLS, compute_part_limit, split_into_parts
@@ -97,7 +97,7 @@ class SummaryWriter:
         """Describes which messages the instruction is about."""
         request = self.request
         if request.source.folded_summaries:
-            return describe_fold(len(request.source.folded_summaries))
+            return FOLD_DESCRIPTION.format(count=len(request.source.folded_summaries))
         first = request.messages[0].message
         count = request.source.prefix_message_count or len(request.messages)
         return describe_range(request.source.style, count=count, speaker=first.role, opening_text=first.transcript_text)
