@@ -50,9 +50,9 @@ def decode_base64_start(text: str, start: int, chars: int) -> bytes:
 def _read_image_header_dimensions(header: bytes) -> tuple[int, int] | None:
     try:
         if header.startswith(b"\x89PNG\r\n\x1a\n"):
-            return _unpack_two_integers(">II", header, 16)
+            return struct.unpack_from(">II", header, 16)
         if header.startswith((b"GIF87a", b"GIF89a")):
-            return _unpack_two_integers("<HH", header, 6)
+            return struct.unpack_from("<HH", header, 6)
         if header.startswith(b"\xff\xd8"):
             return _read_jpeg_dimensions(header)
         if header.startswith(b"RIFF") and header[8:12] == b"WEBP":
@@ -63,11 +63,6 @@ def _read_image_header_dimensions(header: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _unpack_two_integers(layout: str, header: bytes, offset: int) -> tuple[int, int]:
-    first, second = struct.unpack_from(layout, header, offset)
-    return int(first), int(second)
-
-
 def _read_jpeg_dimensions(header: bytes) -> tuple[int, int] | None:
     """Reads the size from the first frame header, skipping the segments before it (ITU-T T.81, annex B)."""
     offset = 2
@@ -76,7 +71,7 @@ def _read_jpeg_dimensions(header: bytes) -> tuple[int, int] | None:
         if header[offset] != 0xFF:
             return None
         if marker in _JPEG_FRAME_MARKERS:
-            height, width = _unpack_two_integers(">HH", header, offset + 5)
+            height, width = struct.unpack_from(">HH", header, offset + 5)
             return width, height
         # Fill bytes may stand before a marker.
         if marker == 0xFF:
@@ -93,7 +88,7 @@ def _read_webp_dimensions(header: bytes) -> tuple[int, int] | None:
     """Reads the size of a lossy, lossless or extended WebP (RFC 9649)."""
     match header[12:16]:
         case b"VP8 ":
-            width, height = _unpack_two_integers("<HH", header, 26)
+            width, height = struct.unpack_from("<HH", header, 26)
             return width & 0x3FFF, height & 0x3FFF
         case b"VP8L":
             (bits,) = struct.unpack_from("<I", header, 21)
