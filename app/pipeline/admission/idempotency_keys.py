@@ -66,15 +66,11 @@ class IdempotencyKeys:
     sleep: Callable[[float], Awaitable[None]]
     random: Callable[[], float]
 
-    def begin_claim(self, request: ChatRequest) -> IdempotencyClaim:
-        """Returns a claim of a request's key that is not acquired yet. To be released in the end."""
-        return IdempotencyClaim(self, request)
-
 
 @dataclass(eq=False)
 class IdempotencyClaim:
     """One request's claim of its key. Once acquired, it is renewed until the answer is recorded or the claim is
-    released.
+    released, which it is to be in the end.
 
     Attributes:
         is_recorded: whether the store leads from the key to the answer.

@@ -429,7 +429,7 @@ class SharedAttempts:
                 # Without the store, the retry is answered anew instead of refused.
                 drop_tracebacks(error)
         elif request.retry.idempotency_key is not None and request.storing.is_kept:
-            attempt.claim = self.idempotency_keys.begin_claim(request)
+            attempt.claim = IdempotencyClaim(self.idempotency_keys, request)
             answer = await attempt.claim.acquire_or_replay()
         if answer is not None:
             attempt.is_complete = True

@@ -63,7 +63,7 @@ class Process:
         )
 
     async def claim(self, request: ChatRequest = REQUEST) -> IdempotencyClaim:
-        claim = self.keys.begin_claim(request)
+        claim = IdempotencyClaim(self.keys, request)
         assert await claim.acquire_or_replay() is None
         return claim
 
