@@ -36,6 +36,9 @@ DRAIN_TIMEOUT_SECONDS = 10.0
 LONG_TAIL_MESSAGES = 1_000
 """The sources of a longer tail are built in a thread."""
 
+RANKED_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = ("mechanical", "made", "found", "none")
+"""The outcome of a job is that of its ranges which comes first."""
+
 RangeKey = tuple[str, str]
 MakeSummary = Callable[[Callable[[], None]], Awaitable[RangeResult]]
 
@@ -232,15 +235,9 @@ def _build_result(results: Sequence[RangeResult], duration_ms: int) -> Compactio
     return CompactionResult(
         summaries=tuple(made.range_summary for made in results if made.range_summary is not None),
         has_run=ran,
-        outcome=_combine_outcomes({made.outcome for made in results}),
+        outcome=min((made.outcome for made in results), key=RANKED_OUTCOMES.index, default="none"),
         duration_ms=duration_ms if ran else 0,
         model=summaries[0].model if summaries else None,
         usage=sum_usages([generated.usage for generated in summaries if generated.usage]),
         warnings=tuple(dict.fromkeys(made.warning for made in results if made.warning)),
     )
-
-
-def _combine_outcomes(outcomes: set[CompactionOutcome]) -> CompactionOutcome:
-    """Chooses the outcome of a job from those of its ranges: the first that occurs in the order below."""
-    ranked: tuple[CompactionOutcome, ...] = ("mechanical", "made", "found", "none")
-    return next((outcome for outcome in ranked if outcome in outcomes), "none")
