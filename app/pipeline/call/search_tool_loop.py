@@ -19,16 +19,16 @@ from app.dialects.error_body import encode_error_body
 from app.dialects.provider_dialects import PROVIDER_DIALECTS
 from app.dialects.search_rounds import JoinedEvents, RoundJoiner
 from app.dialects.search_tool import InvalidArguments, SearchToolQuery
-from app.dialects.search_tool_fields import build_result_message, parse_search_call
+from app.dialects.search_tool_fields import (
+    DEFINITIONS,
+    accepts_search_tool,
+    add_search_tool,
+    build_next_round_fields,
+    build_result_message,
+    parse_search_call,
+)
 from app.dialects.sse import SseEvent
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
-from app.pipeline.call.search_tool_definition import (
-    MAX_CALLS_PER_ROUND,
-    MAX_SEARCH_ROUNDS,
-    build_next_round_request,
-    may_offer_search_tool,
-    offer_search_tool,
-)
 from app.pipeline.call.search_tool_results import (
     MIN_RESULT_TOKENS,
     NO_ROOM_LEFT,
@@ -49,6 +49,10 @@ from app.upstream.routing.router import BufferedReply
 
 log = logging.getLogger(__name__)
 
+MAX_SEARCH_ROUNDS: Final = 8
+"""How many rounds one answer may take in addition to the first. In the last round the model cannot search."""
+MAX_CALLS_PER_ROUND: Final = 8
+"""How many searches one message may ask for; further calls get a result that says so."""
 MAX_FOUND_MESSAGES: Final = 12
 """How many messages one search returns at most, neighbours included."""
 MAX_RESULT_TOKENS: Final = 4_096
@@ -135,12 +139,17 @@ class SearchToolLoop:
         return parse_whole_answer(reply.body, upstream_answer.deployment, reply.protocol), reply
 
     def _may_offer_tool(self, turn: Turn) -> bool:
+        """Whether the search tool can be added to a request: not if it asks for several choices, if the provider takes
+        no tools, or if the tool cannot stand beside the request's own (`accepts_search_tool`)."""
         if not turn.resolved_request.storage.is_stored or turn.model_key in self._models_without_tools:
             return False
-        return may_offer_search_tool(turn.request, turn.target.deployments[0].quirks.strip_fields)
+        takes_tools = "tools" not in turn.target.deployments[0].quirks.strip_fields
+        return takes_tools and turn.request.choice_count == 1 and accepts_search_tool(turn.request.decode_field)
 
     async def _add_tool(self, turn: Turn) -> Turn:
-        resolved_request, request = turn.resolved_request, offer_search_tool(turn.request)
+        resolved_request, request = turn.resolved_request, turn.request
+        fields = add_search_tool(request.raw_fields, DEFINITIONS[request.protocol])
+        request = replace(request, raw_fields=fields)
         tokens = await self.message_counter.count_instruction_tokens(
             resolved_request.instructions, request, resolved_request.conversation.token_counter_name
         )
@@ -288,9 +297,15 @@ class _SearchRounds:
         if self._search_tool_session.rounds == 0:
             self._search_tool_session.first_usage = usages[0] if usages else None
         self._search_tool_session.rounds += 1
-        request = build_next_round_request(
-            self.turn.request, self._search_tool_session.request_without_tool, is_last_round=self._is_last_round
+        request, client_request = self.turn.request, self._search_tool_session.request_without_tool
+        fields = build_next_round_fields(
+            request.raw_fields,
+            request.decode_field,
+            client_request.raw_fields["tools"] if client_request.decode_field("tools") else None,
+            is_last_round=self._is_last_round,
+            protocol=request.protocol,
         )
+        request = replace(request, raw_fields=fields)
         turn, added_tokens = replace(self.turn, request=request), tokens - self._sent_view.plan.prompt_tokens
         upstream_answer = await self.loop.upstream_caller.call_next_round(
             self._deployment, turn, self._sent_view, self._added_messages, added_tokens

@@ -13,8 +13,7 @@ import pytest
 
 from app.dialects.search_tool import TOOL_NAME
 from app.errors import StoreUnavailable
-from app.pipeline.call.search_tool_definition import MAX_SEARCH_ROUNDS
-from app.pipeline.call.search_tool_loop import SearchToolLoop
+from app.pipeline.call.search_tool_loop import MAX_SEARCH_ROUNDS, SearchToolLoop
 from app.store.store_factory import create_store
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, completion, stream, usage_chunk
 from tests.support.gateway import World, assistant, call, is_summary, result, system, user, world
