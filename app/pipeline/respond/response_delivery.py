@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,6 +36,8 @@ from app.upstream.routing.router import BufferedReply
 UNSTORED_ANSWER: Final = "The answer could not be stored."
 
 log = logging.getLogger(__name__)
+
+FinishTurn = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,7 @@ class ResponseDelivery:
                 turn.request.delivery.wants_usage,
             ),
         )
+        finish_turn = functools.partial(self._finish_turn, turn, view, relay, report, upstream_answer)
         is_over = False
         try:
             if frames := _relay_events(relay, reply.first_events):
@@ -143,7 +146,7 @@ class ResponseDelivery:
             # Set before the last await: if the client leaves during `_finish_stream`, that call still finishes the
             # turn, and `_finish_after_disconnect` must not finish it a second time.
             is_over = True
-            yield await self._finish_stream(turn, view, relay, report, upstream_answer)
+            yield await self._finish_stream(turn, relay, report, finish_turn)
         finally:
             if is_over:
                 await upstream_answer.reply.aclose()
@@ -151,17 +154,15 @@ class ResponseDelivery:
             else:
                 # A plain await is cancelled together with the request, and the part of the answer that was sent would
                 # be lost.
-                await self.tasks.run_shielded(
-                    self._finish_after_disconnect(turn, view, relay, report, upstream_answer, leases.pop_all())
-                )
+                await self.tasks.run_shielded(_finish_after_disconnect(reply, leases.pop_all(), finish_turn))
 
     async def _finish_stream(
-        self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
+        self, turn: Turn, relay: StreamRelay, report: ContextReport, finish_turn: FinishTurn
     ) -> bytes:
         """Finishes the turn, and returns the last frames."""
         error, changed_fields = relay.stream_failure, None
         try:
-            await self.tasks.run_shielded_to_end(self._finish_turn(turn, view, relay, report, upstream_answer))
+            await self.tasks.run_shielded_to_end(finish_turn())
         except StoreUnavailable as unavailable:
             drop_tracebacks(unavailable)
             # A client that appends relies on the stored log, so its answer fails. A client that resends its history
@@ -179,26 +180,6 @@ class ResponseDelivery:
         record_error(error)
         return turn.request.delivery.answer_format.render_error_frames(error)
 
-    async def _finish_after_disconnect(
-        self,
-        turn: Turn,
-        view: View,
-        relay: StreamRelay,
-        report: ContextReport,
-        upstream_answer: UpstreamAnswer,
-        leases: AsyncExitStack,
-    ) -> None:
-        """Closes the upstream's stream after the client disconnected, and finishes the turn with what has come of the
-        answer."""
-        async with leases:
-            # Closed first, so that the provider stops generating tokens that nobody reads.
-            await upstream_answer.reply.aclose()
-            try:
-                await self._finish_turn(turn, view, relay, report, upstream_answer)
-            except GatewayError as error:
-                drop_tracebacks(error)
-                log.warning("could not store the partial answer of a disconnected client: %s", error.message)
-
     async def _finish_turn(
         self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
     ) -> None:
@@ -212,6 +193,19 @@ class ResponseDelivery:
             # If the client left before the first word, the provider has read the prompt.
             end = TurnEnd(turn, view, upstream_answer, report, answer, None, is_whole)
             await self.turn_finisher.finish_without_answer(end, is_billed=failure is None)
+
+
+async def _finish_after_disconnect(reply: StreamReply, leases: AsyncExitStack, finish_turn: FinishTurn) -> None:
+    """Closes the upstream's stream after the client disconnected, and finishes the turn with what has come of the
+    answer."""
+    async with leases:
+        # Closed first, so that the provider stops generating tokens that nobody reads.
+        await reply.aclose()
+        try:
+            await finish_turn()
+        except GatewayError as error:
+            drop_tracebacks(error)
+            log.warning("could not store the partial answer of a disconnected client: %s", error.message)
 
 
 def _relay_events(relay: StreamRelay, events: Sequence[SseEvent]) -> bytes:
