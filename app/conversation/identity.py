@@ -174,3 +174,12 @@ class PrefixCache(Generic[Value]):
     def discard(self, digest: bytes) -> None:
         """Removes a value that is out of date."""
         self._values.pop(digest, None)
+
+
+def digest_texts(texts: Iterable[bytes]) -> str:
+    """Returns 64 hexadecimal digits that name some texts in their order."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(len(text).to_bytes(8, "big"))
+        digest.update(text)
+    return digest.hexdigest()

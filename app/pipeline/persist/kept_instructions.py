@@ -6,13 +6,13 @@ answers name that answer.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage
+from app.conversation.identity import digest_texts
 from app.conversation.item import Item
 from app.pipeline.turn.resolved_request import INSTRUCTIONS_PLACE
 from app.store.contract.conversations import ConversationStore
@@ -28,7 +28,7 @@ def keep_instructions(
     conversation's state."""
     if not instructions:
         return replace(answer, meta={**(answer.meta or {}), INSTRUCTIONS: ()}), {}
-    digest = _digest_texts([message.raw for message in instructions])
+    digest = digest_texts(message.raw for message in instructions)[:32]
     last = state.get(INSTRUCTIONS_PLACE)
     if last is not None and last[0] == digest:
         return replace(answer, meta={**(answer.meta or {}), INSTRUCTIONS_PLACE: last}), {}
@@ -59,7 +59,7 @@ async def read_instructions(
     digest, seq = place
     entries = [answer] if seq == answer.seq else await store.read_log(conversation, seq, seq + 1)
     kept = next((entry.meta.get(INSTRUCTIONS) for entry in entries if entry.meta), None)
-    if kept is None or _digest_texts([text.encode() for text in kept]) != digest:
+    if kept is None or digest_texts(text.encode() for text in kept)[:32] != digest:
         return None
     return tuple(kept)
 
@@ -70,11 +70,3 @@ def drop_instructions(answer: LogMessage, texts: Collection[str]) -> LogMessage:
     if not any(text in texts for text in kept):
         return answer
     return replace(answer, meta={**(answer.meta or {}), INSTRUCTIONS: [text for text in kept if text not in texts]})
-
-
-def _digest_texts(texts: Sequence[bytes]) -> str:
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(len(text).to_bytes(8, "big"))
-        digest.update(text)
-    return digest.hexdigest()[:32]

@@ -23,7 +23,7 @@ from app.context.user_text.user_text import UserLine
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.view_rendering import RenderedMessage, render_view_with_origins
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.conversation.identity import compute_prefix_digests
+from app.conversation.identity import compute_prefix_digests, digest_texts
 from app.dialects.item_decoding import decode_item
 from app.dialects.missing_tool_results import add_missing_tool_results
 from app.pipeline.turn.chat_request import ChatRequest
@@ -96,7 +96,7 @@ def build_view_facts(view: View, resolved_request: ResolvedRequest, *, log_token
     if view.messages is None:
         if history_digest is not None:
             return {**facts, HISTORY_DIGEST: history_digest.hex()}
-        return {**facts, DIGEST: _digest_messages(resolved_request.client_messages or ())}
+        return {**facts, DIGEST: digest_texts(resolved_request.client_messages or ())}
     quotations = tuple(one for one in plan.quotations if one.passages)  # most messages get none
     last_view = LastView(boundary=plan.boundary, edits=tuple(plan.edits.values()), quotations=quotations)
     return {
@@ -107,7 +107,7 @@ def build_view_facts(view: View, resolved_request: ResolvedRequest, *, log_token
         "pins": [msgspec.to_builtins(pin) for pin in plan.pins],
         "user_text": [msgspec.to_builtins(one) for one in plan.user_text],
         "dropped": plan.dropped_message_count,
-        DIGEST: _digest_messages(view.messages[len(resolved_request.instructions) :]),
+        DIGEST: digest_texts(view.messages[len(resolved_request.instructions) :]),
     }
 
 
@@ -282,7 +282,7 @@ def _are_sent_bytes(facts: Mapping[str, Any], conversation: Conversation, render
     """Returns whether messages are those that were sent, by the digest that is stored. Without one, it is not known."""
     messages = add_missing_tool_results([raw for raw, _ in rendered])
     if HISTORY_DIGEST not in facts:
-        return bool(facts.get(DIGEST) == _digest_messages(messages))
+        return bool(facts.get(DIGEST) == digest_texts(messages))
     digests = compute_prefix_digests(messages, conversation.tenant, 1)
     return bool(digests and facts[HISTORY_DIGEST] == digests[0][1].hex())
 
@@ -367,11 +367,3 @@ def _restore_slope(context: Mapping[str, Any]) -> float:
     """Returns the slope that is stored with an answer. Older answers have a ratio instead."""
     calibration = context.get("calibration") or {}
     return float(calibration.get("slope") or calibration.get("ratio") or 1.0)
-
-
-def _digest_messages(messages: Sequence[bytes]) -> str:
-    digest = hashlib.sha256()
-    for raw in messages:
-        digest.update(len(raw).to_bytes(8, "big"))
-        digest.update(bytes(raw))
-    return digest.hexdigest()
