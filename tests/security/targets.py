@@ -19,6 +19,7 @@ from app.compaction.acceptance.value_finding import MentionCollector
 from app.compaction.capsule import CapsuleSealer
 from app.compaction.summarizer.transcript import build_transcript_entries, render_fenced_transcript
 from app.context.count.image_tokens import count_image_tokens
+from app.context.count.tokenizers import Tokenizer
 from app.conversation.conversation_types import LogMessage
 from app.conversation.identity import compute_links_after_messages, compute_start_position, is_valid_conversation_id
 from app.conversation.search_terms import extract_message_terms, extract_searchable_text
@@ -57,16 +58,14 @@ SEALER: Final = CapsuleSealer([bytes(32)])
 LATIN_1: Final = "latin-1"
 
 
-class _Letters:
+class _Letters(Tokenizer):
     """A tokenizer that never takes long: a token for each character."""
-
-    name = "letters"
 
     def count(self, text: str) -> int:
         return len(text)
 
 
-COUNTER: Final = ChatCounter(_Letters())
+COUNTER: Final = ChatCounter(_Letters("letters"))
 PROVIDER: Final = OpenAIProvider("p", "http://provider.test/v1")
 REBUILDING: Final = ModelDeployment(
     PROVIDER,

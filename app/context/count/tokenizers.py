@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from app.context.count.vocabulary import VOCABULARIES
 
@@ -34,10 +34,16 @@ _WORD_END: Final = re.compile(
 (no apostrophe) or white space, and between a letter and a digit."""
 
 
-class Tokenizer(Protocol):
+class Tokenizer:
     """Counts tokens of one encoding; safe to use from several threads."""
 
-    name: str
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @cached_property
+    def _count(self) -> Callable[[str], int]:
+        """Counts a text that is not too long, or raises `UnicodeEncodeError` for one with lone surrogates."""
+        raise NotImplementedError
 
     def count(self, text: str) -> int:
         """Returns the tokens of a text.
@@ -46,44 +52,6 @@ class Tokenizer(Protocol):
         megabyte of one letter), it is cut inside a word, and each cut may add a few tokens. Characters that are not
         valid Unicode count as U+FFFD.
         """
-
-
-class TiktokenTokenizer:
-    """Counts with tiktoken, the reference."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @cached_property
-    def _encode(self) -> Callable[[str], list[int]]:
-        vocabulary = VOCABULARIES[self.name]
-        tiktoken = import_module("tiktoken")  # when it is used: where toktok-rs is installed, it never is
-        encoding = tiktoken.Encoding(
-            self.name, pat_str=vocabulary.pattern, mergeable_ranks=vocabulary.read_ranks(), special_tokens={}
-        )
-        encoding._mergeable_ranks = {}  # 27 MB that only pickling needs: the encoder has a table of its own
-        encode: Callable[[str], list[int]] = encoding.encode_ordinary
-        return encode
-
-    def count(self, text: str) -> int:
-        if len(text) <= MAX_PIECE_CHARS:
-            return len(self._encode(text))
-        return sum(len(self._encode(piece)) for piece in split_at_word_ends(_replace_surrogates(text)))
-
-
-class ToktokTokenizer:
-    """Counts with toktok-rs, which does not build a list of tokens."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @cached_property
-    def _count(self) -> Callable[[str], int]:
-        # Its public batch_count takes 30 µs for a text of any length; the loaded encoding under 1 µs.
-        count: Callable[[str], int] = _toktok._encoding(self.name).count
-        return count
-
-    def count(self, text: str) -> int:
         if len(text) > MAX_PIECE_CHARS:
             return sum(self._count(piece) for piece in split_at_word_ends(_replace_surrogates(text)))
         try:
@@ -91,6 +59,30 @@ class ToktokTokenizer:
         # Lone surrogates are rare: they are looked for only if encoding fails.
         except UnicodeEncodeError:
             return self._count(_replace_surrogates(text))
+
+
+class TiktokenTokenizer(Tokenizer):
+    """Counts with tiktoken, the reference."""
+
+    @cached_property
+    def _count(self) -> Callable[[str], int]:
+        vocabulary = VOCABULARIES[self.name]
+        tiktoken = import_module("tiktoken")  # when it is used: where toktok-rs is installed, it never is
+        encoding = tiktoken.Encoding(
+            self.name, pat_str=vocabulary.pattern, mergeable_ranks=vocabulary.read_ranks(), special_tokens={}
+        )
+        encoding._mergeable_ranks = {}  # 27 MB that only pickling needs: the encoder has a table of its own
+        return lambda text: len(encoding.encode_ordinary(text))
+
+
+class ToktokTokenizer(Tokenizer):
+    """Counts with toktok-rs, which does not build a list of tokens."""
+
+    @cached_property
+    def _count(self) -> Callable[[str], int]:
+        # Its public batch_count takes 30 µs for a text of any length; the loaded encoding under 1 µs.
+        count: Callable[[str], int] = _toktok._encoding(self.name).count
+        return count
 
 
 @cache
