@@ -211,7 +211,6 @@ class Gateway:
             view_builder=self.view_builder,
             compactor=self.compactor,
             resolve_without_store=self.conversation_resolver.resolve_turn_without_store,
-            tasks=tasks,
             wait_seconds=settings.compaction.wait_seconds,
         )
         self.precompactor = Precompactor(

@@ -139,7 +139,7 @@ class Pipeline:
                 return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
             turn, view = await self._plan_view(turn)
             if must_compact(turn, view) or _ends_with_compaction(request, view):
-                compaction = self.turn_compactor.start_compaction(turn, view)
+                compaction = TurnCompactionTask(self.turn_compactor, turn, view, self.tasks)
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
                 # summary at once, `wait_for_start` is false and the client gets a normal answer.
                 if request.delivery.stream and (

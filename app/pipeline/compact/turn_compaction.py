@@ -47,12 +47,7 @@ class TurnCompactor:
     compactor: Compactor
     resolve_without_store: Callable[[Turn], Awaitable[Turn]]
     """Resolves a turn from the client's messages alone, after the store went away."""
-    tasks: BackgroundTasks
     wait_seconds: float
-
-    def start_compaction(self, turn: Turn, view: View) -> TurnCompactionTask:
-        """Starts a task that summarizes the ranges of a view's plan."""
-        return TurnCompactionTask(self, turn, view, self.tasks)
 
     @timed_step("compaction", span="compact")
     async def compact(
@@ -250,7 +245,8 @@ def _read_chat_fields(turn: Turn) -> Mapping[str, bytes]:
 
 
 class TurnCompactionTask:
-    """A compaction for one request, in a task that a disconnect of the client does not cancel."""
+    """A compaction for one request, in a task that a disconnect of the client does not cancel. It summarizes the ranges
+    of the view's plan."""
 
     def __init__(self, turn_compactor: TurnCompactor, turn: Turn, view: View, tasks: BackgroundTasks) -> None:
         self._started = asyncio.Event()
