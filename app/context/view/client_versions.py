@@ -46,20 +46,15 @@ class ClientVersions:
         self._hashes = hashes
         self._last_shown = last_shown
 
-    @classmethod
-    def from_stored(cls, stored: Iterable[ClientVersion], redacted: Iterable[int] = ()) -> ClientVersions:
-        """Returns the current versions of a conversation.
-
-        Args:
-            stored: as `ConversationStore.read_client_versions` returns them, oldest first.
-            redacted: messages that were deleted or erased: no client version of them is shown.
-        """
-        return NO_VERSIONS.with_later_versions(stored, redacted)
-
     def with_later_versions(
         self, later_versions: Iterable[ClientVersion], redacted: Iterable[int] = ()
     ) -> ClientVersions:
-        """Returns these versions, each replaced by a later one if there is one."""
+        """Returns these versions, each replaced by a later one if there is one.
+
+        Args:
+            later_versions: as `ConversationStore.read_client_versions` returns them, oldest first.
+            redacted: messages that were deleted or erased: no client version of them is shown.
+        """
         found, hashes, last_shown = dict(self._by_seq), dict(self._hashes), dict(self._last_shown)
         for version in later_versions:
             if version.bodies:
@@ -202,3 +197,4 @@ class ClientVersions:
 
 
 NO_VERSIONS = ClientVersions({})
+"""With all stored versions of a conversation as later ones, these are its current ones."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import ContextPolicy
-from app.context.view.client_versions import ClientVersions
+from app.context.view.client_versions import NO_VERSIONS
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, ModelRequired
@@ -76,7 +76,7 @@ class StoredTurnBuilder:
         resolved_request = build_bare_resolved_request(conversation, lease)
         if conversation.has_client_versions:
             stored = await self.store.read_client_versions(conversation)
-            versions = ClientVersions.from_stored(stored, conversation.redacted_seqs)
+            versions = NO_VERSIONS.with_later_versions(stored, conversation.redacted_seqs)
             resolved_request = replace(resolved_request, shown=ShownLog(client_versions=versions))
         instructions_tokens = await self.message_counter.count_instruction_tokens(
             resolved_request.instructions, request, conversation.token_counter_name

@@ -80,7 +80,7 @@ class HistoryAligner:
         if not conversation.has_client_versions:
             return NO_VERSIONS
         stored = await self._store.read_client_versions(conversation)
-        return ClientVersions.from_stored(stored, conversation.redacted_seqs)
+        return NO_VERSIONS.with_later_versions(stored, conversation.redacted_seqs)
 
     async def compare_with_shown(
         self, target: Conversation, client_history: ClientHistory, aligned_log: AlignedLog

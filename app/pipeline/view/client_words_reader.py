@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from app.context.view.client_versions import ClientVersions
+from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.client_words import ClientWords, VersionEffect, find_version_effect
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.pipeline.turn.resolved_request import ResolvedRequest
@@ -49,7 +49,7 @@ async def read_owner_words(store: ConversationStore, conversation: Conversation)
     if not conversation.has_client_versions:
         return ClientWords(conversation)
     stored = await store.read_client_versions(conversation)
-    versions = ClientVersions.from_stored(stored, conversation.redacted_seqs)
+    versions = NO_VERSIONS.with_later_versions(stored, conversation.redacted_seqs)
     effects = await _find_effects(store, conversation, versions, ())
     return ClientWords(conversation, versions, effects, next_seq=conversation.head_seq + 1)
 

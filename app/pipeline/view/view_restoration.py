@@ -145,7 +145,7 @@ async def restore_view(
     versions = NO_VERSIONS
     if conversation.has_client_versions:
         stored = await store.read_client_versions(conversation, until_seq=next_seq)
-        versions = ClientVersions.from_stored(stored, conversation.redacted_seqs)
+        versions = NO_VERSIONS.with_later_versions(stored, conversation.redacted_seqs)
     log_messages = [
         *await read_shown_before_boundary(store, conversation, plan),
         *await store.read_log(conversation, plan.boundary_seq, next_seq),

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from app.context.plan.outline import LastView, Quotation, QuotedPassage
-from app.context.view.client_versions import ClientVersions
+from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.client_words import ClientWords, find_version_effect, mark_instructions
 from app.context.view.message_edits import Edit
 from app.conversation.conversation_types import SHARED_THROUGH, ClientVersion, Conversation
@@ -33,7 +33,7 @@ LOG = World(
 def read(shown: Shown, *, is_named: bool = True, **facts: Any) -> ClientWords:
     """What a client says that shows other messages in the place of some; `to_seq` names the end of its own summary."""
     to_seq = facts.pop("to_seq", {})
-    versions = ClientVersions.from_stored(
+    versions = NO_VERSIONS.with_later_versions(
         ClientVersion(seq, 8, to_seq.get(seq, seq + 1), tuple(json.dumps(body).encode() for body in bodies), 0)
         for seq, bodies in shown.items()
     )
@@ -119,7 +119,7 @@ def test_a_message_with_three_versions_is_read_by_no_summary_and_shown_instead()
     ]
     digests = []
     for count in (2, 3, 4):
-        shown = ClientVersions.from_stored(versions[:count])
+        shown = NO_VERSIONS.with_later_versions(versions[:count])
         words = ClientWords(None, shown, {0: find_version_effect(versions[count - 1], LOG[0])}, next_seq=8)
         digests.append(words.compute_digest(0, 2))
     assert digests[0] != digests[1] == digests[2]
