@@ -440,10 +440,5 @@ async def _has_changed_summaries(store: SummaryStore, job: CompactionJob, read_s
     stored = await store.find_summaries(
         tenant=job.tenant, root=job.root, links=[summary.to_link for summary in read_summaries]
     )
-    return not {_build_text_key(summary) for summary in read_summaries} <= {
-        _build_text_key(summary) for summary in stored
-    }
-
-
-def _build_text_key(summary: Summary) -> tuple[str, int, str]:
-    return summary.id, summary.revision, summary.text
+    read_texts, stored_texts = ({(one.id, one.revision, one.text) for one in some} for some in (read_summaries, stored))
+    return not read_texts <= stored_texts

@@ -141,7 +141,8 @@ class ShorteningPlanner:
 
     def find_pressure_level(self, view_tokens: int) -> float:
         """Returns the highest level that a view is at or above; 0 if there is none."""
-        pressure = self._compute_pressure(view_tokens)
+        message_tokens = view_tokens - self.outline.instructions_tokens
+        pressure = self.budget.compute_pressure(self.budget.calibrate_tokens(message_tokens))
         return max((line for line in self._list_pressure_levels() if pressure >= line), default=0.0)
 
     def build_draft(self, view: ViewCandidate, *notes: PlanNote, ignore_last_edits: bool = False) -> Draft:
@@ -255,10 +256,6 @@ class ShorteningPlanner:
             shortened_tokens=min(last.tokens, self.budget.calibrate_tokens(view.tokens)),
             notes=notes,
         )
-
-    def _compute_pressure(self, view_tokens: int) -> float:
-        message_tokens = view_tokens - self.outline.instructions_tokens
-        return self.budget.compute_pressure(self.budget.calibrate_tokens(message_tokens))
 
     def _list_pressure_levels(self) -> list[float]:
         names = self.policy.stage_names
