@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from app.context.plan.policy import EmbeddingModel
@@ -34,6 +35,7 @@ QUESTION_SECONDS: Final = 1.0
 """How long a turn waits for the vector of its question."""
 
 
+@dataclass(eq=False)
 class MeaningSearch:
     """Searches conversations by meaning. There is one instance for each process.
 
@@ -41,14 +43,11 @@ class MeaningSearch:
         embedders: by what the policies name.
     """
 
-    def __init__(
-        self, store: ConversationStore, embedders: Mapping[EmbeddingModel, Embedder], tasks: BackgroundTasks
-    ) -> None:
-        self._store = store
-        self._embedders = embedders
-        self._tasks = tasks
-        self._embedded_conversations: set[str] = set()
-        """Conversations whose messages are being embedded by this process."""
+    store: ConversationStore
+    embedders: Mapping[EmbeddingModel, Embedder]
+    tasks: BackgroundTasks
+    _embedded_conversations: set[str] = field(default_factory=set, init=False)
+    """Conversations whose messages are being embedded by this process."""
 
     async def find_passages(
         self, conversation: Conversation, model: EmbeddingModel, question: str, *, before_seq: int
@@ -59,10 +58,10 @@ class MeaningSearch:
         Raises:
             StoreUnavailable: the vectors cannot be read.
         """
-        embedder = self._embedders[model]
+        embedder = self.embedders[model]
         from_seq = max(0, before_seq - MAX_MESSAGES)
         try:
-            stored = await self._store.read_vectors(
+            stored = await self.store.read_vectors(
                 conversation, model=embedder.name, from_seq=from_seq, before_seq=before_seq
             )
         except StoreUnreadable:  # sealed with a key that is gone: they are made anew
@@ -91,7 +90,7 @@ class MeaningSearch:
         self._embedded_conversations.add(conversation.id)
         # Up to the newest message: what is shown now will be hidden later.
         seqs = [seq for seq in range(from_seq, conversation.head_seq + 1) if seq not in known_seqs]
-        self._tasks.spawn(self._embed_messages(conversation, embedder, seqs))
+        self.tasks.spawn(self._embed_messages(conversation, embedder, seqs))
 
     async def _embed_messages(self, conversation: Conversation, embedder: Embedder, seqs: Sequence[int]) -> None:
         try:
@@ -104,7 +103,7 @@ class MeaningSearch:
             self._embedded_conversations.discard(conversation.id)
 
     async def _embed_batch(self, conversation: Conversation, embedder: Embedder, seqs: Sequence[int]) -> None:
-        entries = await self._store.read_log_ranges(conversation, [(seq, seq + 1) for seq in seqs])
+        entries = await self.store.read_log_ranges(conversation, [(seq, seq + 1) for seq in seqs])
         texts = [list_passage_texts(entry) for entry in entries]
         waiting = [text for passages in texts for text in passages]
         vectors: list[Sequence[float]] = []
@@ -116,4 +115,4 @@ class MeaningSearch:
             MessageVectors(entry.seq, entry.link, encode_vectors([next(rest) for _ in passages]))
             for entry, passages in zip(entries, texts, strict=True)
         ]
-        await self._store.add_vectors(conversation, model=embedder.name, vectors=made)
+        await self.store.add_vectors(conversation, model=embedder.name, vectors=made)
