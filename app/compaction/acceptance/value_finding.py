@@ -158,42 +158,31 @@ class MentionCollector:
         for quoted in find_quoted_texts(text):
             # A quoted text with a shape was added by the loop above, with its label.
             if rate_word(quoted) is None:
-                self.add_value(quoted, "", QUOTED_TEXT_WORTH, source, message_key)
+                self._add_value(TextValue("", quoted, "", QUOTED_TEXT_WORTH), source, message_key)
         for name in find_introduced_names(text):
-            self.add_value(name, "name", INTRODUCED_NAME_WORTH, source, message_key)
+            self._add_value(TextValue("name", name, "", INTRODUCED_NAME_WORTH), source, message_key)
         self._lower_words.update(LOWER_WORD.findall(text))
         for name in find_proper_names(text):
             if name.casefold() not in self._mentions:
                 self._name_keys.add(name.casefold())
-            self._record_mention(name, "", "", NAME_WORTH, source, message_key)
+            self._record_mention(TextValue("", name, "", NAME_WORTH), source, message_key)
 
-    def add_value(
-        self, text: str, label: str, shape_worth: float, source: MentionSource, message_key: int, crowd_size: int = 1
-    ) -> None:
+    def _add_value(self, value: TextValue, source: MentionSource, message_key: int, crowd_size: int = 1) -> None:
         """Adds a mention of a value. A known value keeps its first label and gets the higher worth."""
-        self._name_keys.discard(text.casefold())
-        self._record_mention(text, label, "", shape_worth, source, message_key, crowd_size)
+        self._name_keys.discard(value.text.casefold())
+        self._record_mention(value, source, message_key, crowd_size)
 
-    def _record_mention(
-        self,
-        text: str,
-        label: str,
-        unit: str,
-        shape_worth: float,
-        source: MentionSource,
-        message_key: int,
-        crowd_size: int = 1,
-    ) -> None:
-        mention = self._mentions.get(text.casefold())
+    def _record_mention(self, value: TextValue, source: MentionSource, message_key: int, crowd_size: int = 1) -> None:
+        key = value.text.casefold()
+        mention = self._mentions.get(key)
         if mention is None:
-            mention = self._mentions[text.casefold()] = ValueMention(
-                text, label, unit, 0.0, crowd_size, len(self._mentions)
+            mention = self._mentions[key] = ValueMention(
+                value.text, value.label, value.unit, 0.0, crowd_size, len(self._mentions)
             )
-        mention.label = mention.label or label
-        mention.unit = mention.unit or unit
-        mention.shape_worth = max(
-            mention.shape_worth, shape_worth * (NAMING_LABEL_FACTOR if _NAMING_LABEL.search(label) else 1)
-        )
+        mention.label = mention.label or value.label
+        mention.unit = mention.unit or value.unit
+        factor = NAMING_LABEL_FACTOR if _NAMING_LABEL.search(value.label) else 1
+        mention.shape_worth = max(mention.shape_worth, value.worth * factor)
         mention.crowd_size = min(mention.crowd_size, crowd_size)
         mention.sources.add(source)
         mention.message_keys.add(message_key)
@@ -206,11 +195,11 @@ class MentionCollector:
         worth = rate_word(text) or PHRASE_WORTH
         # Important values stay important, names and phrases included, which have no shape.
         worth = max(worth, MIN_DISTINCTIVE_WORTH) if source == "kept" else worth
-        self._record_mention(text, label, unit, worth, source, message_key, crowd_size)
+        self._record_mention(TextValue(label, text, unit, worth), source, message_key, crowd_size)
 
     def _add_text_value(self, value: TextValue, source: MentionSource, message_key: int, crowd_size: int = 1) -> None:
         if value.worth >= MIN_DISTINCTIVE_WORTH or source != "result":
-            self._record_mention(value.text, value.label, value.unit, value.worth, source, message_key, crowd_size)
+            self._record_mention(value, source, message_key, crowd_size)
 
     def _add_arguments(self, arguments: str, message_key: int) -> None:
         decoded = _decode_json(arguments)
@@ -251,7 +240,8 @@ class MentionCollector:
         elif "\n" in leaf or len(leaf) > MAX_PHRASE_CHARS:
             self._add_plain_text(leaf, source, message_key)
         elif len(leaf) > 2:
-            self.add_value(" ".join(leaf.split()), label, PHRASE_WORTH, source, message_key, crowd_size)
+            phrase = TextValue(label, " ".join(leaf.split()), "", PHRASE_WORTH)
+            self._add_value(phrase, source, message_key, crowd_size)
 
 
 def _split_key(key: str) -> frozenset[str]:
