@@ -219,7 +219,7 @@ class CheckpointPlanner(ShorteningPlanner):
         them.
         """
         tail = draft.context.tail
-        room = draft.context.limit_tokens - draft.context.instructions_tokens - draft.summary_tokens
+        room = draft.context.limit_tokens - self.outline.instructions_tokens - draft.summary_tokens
         for number, entry in enumerate(reversed(tail.messages)):
             edit = draft.edits.get(entry.seq)
             room -= entry.tokens if edit is None else edit.tokens
@@ -247,7 +247,7 @@ class CheckpointPlanner(ShorteningPlanner):
         ) + count_empty_summary_tokens(self.counter)
         anchor = scene.tail.build_boundary(cut).anchor_tokens
         kept = scene.tail.count_tokens_from(cut) + anchor
-        return scene.instructions_tokens + count_summary_frame_tokens(self.counter) + summary + kept
+        return self.outline.instructions_tokens + count_summary_frame_tokens(self.counter) + summary + kept
 
     @property
     def _precompaction_threshold(self) -> int:

@@ -156,9 +156,7 @@ class SummaryRangeFinder:
         # A summary is never expected to be longer than what it stands for.
         summaries = sum(min(limit, size) + section for size in sizes)
         boundary = zone[-1].to_seq if zone else tail.start_seq
-        before = count_tokens_shown_before(
-            tail.build_boundary(boundary), self.planner.outline.pins, self.planner.outline.user_texts
-        )
+        before = count_tokens_shown_before(tail.build_boundary(boundary), self.planner.outline)
         before += self._estimate_unread_user_text(boundary)
         verbatim = tail.count_tokens_from(boundary)
         kept = verbatim - sum_saved_tokens_from(boundary, self.planner.last_edits)

@@ -129,5 +129,5 @@ class ViewCandidates:
     ) -> ViewCandidate:
         outline = self.outline
         verbatim = outline.log_tokens - boundary.tokens_total - sum_saved_tokens_from(boundary.to_seq, self.edits)
-        before = count_tokens_shown_before(boundary, outline.pins, outline.user_texts)
+        before = count_tokens_shown_before(boundary, outline)
         return ViewCandidate(summaries, boundary, outline.instructions_tokens + summary_tokens + before + verbatim)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import NO_NEW_MESSAGE, LogTail, find_round_start
-from app.context.plan.outline import Boundary, Pin, PlanNote
+from app.context.plan.outline import Boundary, Outline, Pin, PlanNote
 from app.context.plan.policy import ContextPolicy
-from app.context.user_text.user_text import UserLine, UserTexts, find_user_text
+from app.context.user_text.user_text import UserLine, find_user_text
 from app.context.view.message_edits import Edit, EditKind, add_edit_operation
 from app.context.view.view_rendering import ViewTokenCounter, count_summary_message_tokens
 from app.conversation.conversation_types import LogMessage, Summary
@@ -44,17 +44,13 @@ SHRINK_FACTOR = 0.7
 class DraftContext:
     """What all stages share and none changes."""
 
-    instructions_tokens: int
+    outline: Outline
     tail: LogTail
     budget: Budget
     policy: ContextPolicy
     counter: ViewTokenCounter
     goal_ratio: float = 1.0
     """What a stage should leave, as a share of the limit."""
-    pins: tuple[Pin, ...] = ()
-    omitted_seqs: Set[int] = frozenset()
-    """Messages that the client leaves out."""
-    user_texts: UserTexts = ()
     first_new_seq: int = NO_NEW_MESSAGE
     """From this message on the model has answered nothing yet. No stage drops these messages, and none cuts them while
     they fit beside the shortest form of the rest."""
@@ -73,12 +69,13 @@ class DraftContext:
     @property
     def message_window_tokens(self) -> int:
         """Returns the window without reserve and instructions."""
-        return max(0, self.budget.compute_raw_tokens(self.budget.window_without_reserve) - self.instructions_tokens)
+        window_tokens = self.budget.compute_raw_tokens(self.budget.window_without_reserve)
+        return max(0, window_tokens - self.outline.instructions_tokens)
 
     @property
     def pinned_seqs(self) -> set[int]:
         """Returns the pinned messages."""
-        return {seq for pin in self.pins for seq in range(pin.from_seq, pin.to_seq)}
+        return {seq for pin in self.outline.pins for seq in range(pin.from_seq, pin.to_seq)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ class Draft:
         # boundary.
         gaps = ((0, forgotten_to), (tail.start_seq, self.boundary_seq))
         missing = sum(to_seq - from_seq for from_seq, to_seq in gaps)
-        omitted = self.context.omitted_seqs
+        omitted = self.context.outline.omitted_seqs
         missing -= sum(from_seq <= seq < to_seq for seq in omitted for from_seq, to_seq in gaps)
         shown = [(pin.from_seq, pin.to_seq) for pin in self.pins]
         if (anchor := self.boundary.anchor_seq) is not None and all(anchor != pin.from_seq for pin in self.pins):
@@ -117,20 +114,20 @@ class Draft:
     @property
     def pins(self) -> tuple[Pin, ...]:
         """Returns the pins from before the boundary. The others are in the verbatim part."""
-        return select_pins_before(self.boundary, self.context.pins)
+        return select_pins_before(self.boundary, self.context.outline.pins)
 
     @property
     def user_text(self) -> tuple[UserLine, ...]:
         """Returns the user text that the view shows."""
-        return select_user_text(self.boundary, self.context.pins, self.context.user_texts)
+        return select_user_text(self.boundary, self.context.outline)
 
     @property
     def tokens(self) -> int:
-        return self.context.instructions_tokens + self.summary_tokens + self.verbatim_tokens
+        return self.context.outline.instructions_tokens + self.summary_tokens + self.verbatim_tokens
 
     @property
     def message_tokens(self) -> int:
-        return self.tokens - self.context.instructions_tokens
+        return self.tokens - self.context.outline.instructions_tokens
 
     @property
     def summary_tokens(self) -> int:
@@ -139,9 +136,8 @@ class Draft:
     @property
     def verbatim_tokens(self) -> int:
         """Returns the tokens of user text, pins, anchor, and the log from the boundary on."""
-        shown = self.context.tail.count_tokens_from(self.boundary_seq) + count_tokens_shown_before(
-            self.boundary, self.context.pins, self.context.user_texts
-        )
+        shown = self.context.tail.count_tokens_from(self.boundary_seq)
+        shown += count_tokens_shown_before(self.boundary, self.context.outline)
         return shown - sum_saved_tokens_from(self.boundary_seq, self.edits)
 
     @property
@@ -309,23 +305,23 @@ def select_pins_before(boundary: Boundary, pins: tuple[Pin, ...]) -> tuple[Pin, 
     return tuple(pin for pin in pins if pin.from_seq < boundary.to_seq)
 
 
-def select_user_text(boundary: Boundary, pins: tuple[Pin, ...], user_texts: UserTexts) -> tuple[UserLine, ...]:
+def select_user_text(boundary: Boundary, outline: Outline) -> tuple[UserLine, ...]:
     """Returns the user text that a view with this boundary shows: none of a message that it shows anyway."""
-    if not user_texts or not boundary.to_seq:
+    if not outline.user_texts or not boundary.to_seq:
         return ()
-    shown_seqs = {seq for pin in select_pins_before(boundary, pins) for seq in range(pin.from_seq, pin.to_seq)}
+    shown_seqs = {seq for pin in select_pins_before(boundary, outline.pins) for seq in range(pin.from_seq, pin.to_seq)}
     if boundary.anchor_seq is not None:
         shown_seqs.add(boundary.anchor_seq)
-    return find_user_text(user_texts, boundary.to_seq).select_before(boundary.to_seq, shown_seqs)
+    return find_user_text(outline.user_texts, boundary.to_seq).select_before(boundary.to_seq, shown_seqs)
 
 
-def count_tokens_shown_before(boundary: Boundary, pins: tuple[Pin, ...], user_texts: UserTexts) -> int:
+def count_tokens_shown_before(boundary: Boundary, outline: Outline) -> int:
     """Returns the tokens of what is shown from before a boundary: its anchor, the pins and the user text."""
-    tokens = sum(pin.tokens for pin in select_pins_before(boundary, pins))
-    user_text = find_user_text(user_texts, boundary.to_seq)
-    tokens += user_text.count_tokens(select_user_text(boundary, pins, user_texts))
+    tokens = sum(pin.tokens for pin in select_pins_before(boundary, outline.pins))
+    user_text = find_user_text(outline.user_texts, boundary.to_seq)
+    tokens += user_text.count_tokens(select_user_text(boundary, outline))
     # An anchor that is pinned is shown once.
-    pinned = any(pin.from_seq == boundary.anchor_seq for pin in pins)
+    pinned = any(pin.from_seq == boundary.anchor_seq for pin in outline.pins)
     return tokens if pinned else tokens + boundary.anchor_tokens
 
 

@@ -115,7 +115,7 @@ for them, the larger one if the messages after them then fit."""
 
 def drop_oldest_summaries(draft: Draft) -> Draft:
     """Leaves out the oldest summaries above their share."""
-    room_tokens = draft.context.limit_tokens - draft.context.instructions_tokens
+    room_tokens = draft.context.limit_tokens - draft.context.outline.instructions_tokens
     sizes = [summary.tokens for summary in draft.summaries]
     count = 0
     while count < len(sizes):

@@ -153,7 +153,7 @@ class ShorteningPlanner:
         """
         over = self.budget.calibrate_tokens(view.tokens) > self.budget.limit
         scene = DraftContext(
-            instructions_tokens=self.outline.instructions_tokens,
+            outline=self.outline,
             tail=self.log_tail,
             budget=self.budget,
             policy=self.policy,
@@ -161,9 +161,6 @@ class ShorteningPlanner:
             # A view over the limit is cut to a target well below it, so that the next cut is many turns away (decision
             # 16).
             goal_ratio=self.policy.cut.target_ratio if over else FULL_PRESSURE,
-            pins=self.outline.pins,
-            omitted_seqs=self.outline.omitted_seqs,
-            user_texts=self.outline.user_texts,
             first_new_seq=self.first_new_seq,
             new_excess_tokens=max(
                 0, self.log_tail.count_tokens_from(self.first_new_seq) - self.new_message_room_tokens
@@ -247,7 +244,7 @@ class ShorteningPlanner:
             prompt_tokens=view.tokens,
             fits=self.budget.calibrate_tokens(view.tokens) <= self.budget.limit,
             pins=select_pins_before(view.boundary, self.outline.pins),
-            user_text=select_user_text(view.boundary, self.outline.pins, self.outline.user_texts),
+            user_text=select_user_text(view.boundary, self.outline),
             edits=edits,
             dropped_message_count=dropped,
             # The view was not shortened: a level that it passed is not settled, and one that it fell below may be

@@ -430,7 +430,7 @@ class ViewBuilder:
             prompt_tokens=0,
             fits=True,
             pins=select_pins_before(boundary, outline.pins),
-            user_text=select_user_text(boundary, outline.pins, outline.user_texts),
+            user_text=select_user_text(boundary, outline),
             edits={edit.seq: edit for edit in last_view.edits},
             quotations=tuple(one for one in last_view.quotations if one.before_seq < summary_range.to_seq),
         )

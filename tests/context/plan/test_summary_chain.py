@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.context.plan.budget import compute_budget
 from app.context.plan.log_rounds import LogTail
-from app.context.plan.outline import LOG_START, SummaryRange
+from app.context.plan.outline import LOG_START, Outline, SummaryRange
 from app.context.plan.planner import choose_fold_range
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import (
@@ -130,11 +129,12 @@ def test_a_fold_takes_in_no_chunk_behind_a_gap() -> None:
 
 def test_what_the_client_leaves_out_is_not_counted_as_dropped() -> None:
     log = World(bodies=[user("a") for _ in range(12)]).log
-    scene = DraftContext(0, LogTail(log, after=None), BUDGET, ContextPolicy(), COUNT, omitted_seqs={0, 1, 2, 6})
-    assert Draft(scene, (), LogTail(log, after=None).build_boundary(8)).dropped_message_count == 4
-    assert (
-        Draft(
-            replace(scene, omitted_seqs=frozenset()), (), LogTail(log, after=None).build_boundary(8)
-        ).dropped_message_count
-        == 8
-    )
+    tail = LogTail(log, after=None)
+
+    def count_dropped(omitted_seqs: set[int]) -> int:
+        outline = Outline(0, log_tokens=0, next_seq=len(log), omitted_seqs=omitted_seqs)
+        context = DraftContext(outline, tail, BUDGET, ContextPolicy(), COUNT)
+        return Draft(context, (), tail.build_boundary(8)).dropped_message_count
+
+    assert count_dropped({0, 1, 2, 6}) == 4
+    assert count_dropped(set()) == 8

@@ -11,7 +11,7 @@ import pytest
 
 from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import LogTail
-from app.context.plan.outline import Pin
+from app.context.plan.outline import Outline, Pin
 from app.context.plan.policy import TRIMMING_LIMITS, TrimmingLimits, make_policy
 from app.context.stages.draft import Draft, DraftContext
 from app.context.stages.stage_registry import STAGES
@@ -39,7 +39,8 @@ def draft_of(
     budget = Budget(window=WINDOW, reserve_tokens=0, output=0, limit=WINDOW, compaction_threshold=WINDOW)
     pins = tuple(Pin(seq, seq + 1, log[seq].tokens) for seq in pinned)
     goal = policy.cut.target_ratio if over else 1.0
-    return Draft(DraftContext(instructions, LogTail(log, after=None), budget, policy, COUNT, goal, pins), (), START)
+    outline = Outline(instructions, log_tokens=0, next_seq=len(log), pins=pins)
+    return Draft(DraftContext(outline, LogTail(log, after=None), budget, policy, COUNT, goal), (), START)
 
 
 START = LogTail((), after=None).build_boundary(0)
