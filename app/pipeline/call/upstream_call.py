@@ -341,13 +341,8 @@ class UpstreamCaller:
 
 def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow | None:
     overflow = detect_overflow(status, body)
-    if overflow is None or overflow.is_certain:
-        return overflow
-    return (
-        overflow
-        if view.budget.calibrate_tokens(view.plan.prompt_tokens) > DOUBTFUL_OVERFLOW_SHARE * view.budget.window
-        else None
-    )
+    is_long = view.prompt_tokens > DOUBTFUL_OVERFLOW_SHARE * view.budget.window
+    return overflow if is_long or (overflow is not None and overflow.is_certain) else None
 
 
 async def _accept_reply_or_raise(
