@@ -331,13 +331,14 @@ class TurnWriter:
                     "The conversation was erased while it was being answered.", retry_after_seconds=1
                 ) from moved
             branch = self._build_branch_conversation(pending_write.resolved_request.conversation, write.conversation)
+            moved_to = {"conversation_id": branch.id, "owner_lineage": branch.owner_lineage}
             write = replace(
                 write,
                 conversation=branch,
                 creates_conversation=True,
                 fence=None,
                 releases_lease=False,
-                issued=move_issued_answer(write.issued, branch),
+                issued=None if write.issued is None else replace(write.issued, **moved_to),
                 anchors=[replace(one, conversation_id=branch.id) for one in write.anchors],
             )
             pending_write.append, pending_write.is_on_branch = write, True
@@ -500,13 +501,6 @@ def build_issued_answer(
 def _advance(before: LinkPosition, message: Item) -> LinkPosition:
     (position,) = compute_links_after_messages([message], before)
     return position
-
-
-def move_issued_answer(issued: IssuedAnswer | None, branch: Conversation) -> IssuedAnswer | None:
-    """Returns what is counted of an answer that was stored on a branch after all."""
-    if issued is None:
-        return None
-    return replace(issued, conversation_id=branch.id, owner_lineage=branch.owner_lineage)
 
 
 def _iterate_earlier_answers(resolved_request: ResolvedRequest) -> Iterator[Item]:
