@@ -54,7 +54,8 @@ def says_nothing(summary: str, range_texts: Iterable[str]) -> bool:
     if len(range_terms) < MIN_RANGE_TERMS:
         return False
     # A summary in another script shares no words with its range. It is good if it names several things.
-    is_foreign = _find_main_script(range_terms) not in set(map(_find_script, terms))
+    main_script, _ = Counter(map(_find_script, range_terms)).most_common(1)[0]
+    is_foreign = main_script not in set(map(_find_script, terms))
     return not (is_foreign and len(terms) >= MIN_FOREIGN_TERMS)
 
 
@@ -66,11 +67,6 @@ def _is_refusal(sentence: str) -> bool:
 def _extract_specific_terms(text: str) -> set[str]:
     """Extracts the terms that may name something. A single character, such as a list's number, names nothing."""
     return {term for term in extract_terms(text) if len(term) > 1} - _UNSPECIFIC_TERMS
-
-
-def _find_main_script(terms: Iterable[str]) -> str:
-    scripts = Counter(map(_find_script, terms))
-    return scripts.most_common(1)[0][0]
 
 
 def _find_script(term: str) -> str:
