@@ -342,11 +342,9 @@ def _compute_summary_limit(job: CompactionJob, source: SummarySource) -> int:
     A fold may use the whole limit, because the summaries that it replaces are dense already.
     """
     max_tokens = compute_summary_token_limit(job.policy, job.window)
-    return (
-        max_tokens
-        if source.folded_summaries
-        else min(max_tokens, max(MIN_SUMMARY_LIMIT_TOKENS, source.replaced_tokens // REPLACED_TOKENS_PER_SUMMARY_TOKEN))
-    )
+    if source.folded_summaries:
+        return max_tokens
+    return min(max_tokens, max(MIN_SUMMARY_LIMIT_TOKENS, source.replaced_tokens // REPLACED_TOKENS_PER_SUMMARY_TOKEN))
 
 
 def _adapt_stored_summary(summary: Summary, source: SummarySource, job: CompactionJob) -> Summary | None:

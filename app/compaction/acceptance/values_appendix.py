@@ -246,10 +246,8 @@ def _contains_word(text: str, value: str) -> bool:
     """Whether a text contains a value that is not part of a longer word."""
     position = text.find(value)
     while position >= 0:
-        character_before, character_after = (
-            text[position - 1 : position] if position else "",
-            text[position + len(value) : position + len(value) + 1],
-        )
+        end = position + len(value)
+        character_before, character_after = text[max(0, position - 1) : position], text[end : end + 1]
         # The neighbour matters only beside a letter or digit: "$5" is found in "US$5", but "5" not in "15".
         if not (_is_word_character(character_before) and _is_word_character(value[0])) and not (
             _is_word_character(character_after) and _is_word_character(value[-1])

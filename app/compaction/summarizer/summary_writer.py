@@ -114,11 +114,8 @@ class SummaryWriter:
     async def _build_transcript_prompt(self) -> TranscriptPrompt:
         """Builds the prompt from the material, or from summaries of its parts."""
         request = self.request
-        instruction_text, messages, earlier_summaries = (
-            self._build_instruction(request.prompt_variant),
-            request.messages,
-            request.earlier_summaries,
-        )
+        messages, earlier_summaries = request.messages, request.earlier_summaries
+        instruction_text = self._build_instruction(request.prompt_variant)
         if request.log_parts is not None:
             call_budget = await self.client.compute_first_call_budget(request.limit_tokens)
             material_tokens = TranscriptPrompt(instruction_text, (), request.limit_tokens).compute_material_limit(

@@ -221,10 +221,8 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
     pins, output_limit = outline.pins, view.compute_lowered_output_limit()
     # After an overflow the ratio comes from the provider's count of the whole prompt, offset included. It may be higher
     # than a slope can be; the part above HIGHEST_SLOPE is reported as offset below.
-    slope, added_tokens = (
-        min(budget.calibration_ratio, HIGHEST_SLOPE),
-        outline.instructions_tokens - resolved_request.instructions_tokens,
-    )
+    slope = min(budget.calibration_ratio, HIGHEST_SLOPE)
+    added_tokens = outline.instructions_tokens - resolved_request.instructions_tokens
     return ContextReport(
         status=status,
         conversation_id=resolved_request.conversation.id if is_stored else None,

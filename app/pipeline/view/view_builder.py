@@ -573,11 +573,8 @@ def _plan_checkpoint_prefix(outline: Outline, summary_range: SummaryRange, room_
     ):
         return UNTOUCHED_PLAN
     tokens = outline.instructions_tokens + tail[summary_range.to_seq - 1 - start].tokens_total
-    return (
-        UNTOUCHED_PLAN
-        if tokens <= room_tokens
-        else replace(UNTOUCHED_PLAN, edits={edit.seq: edit for edit in last_view.edits})
-    )
+    edits = {} if tokens <= room_tokens else {edit.seq: edit for edit in last_view.edits}
+    return replace(UNTOUCHED_PLAN, edits=edits)
 
 
 def _discount_cut_attachments(turn: Turn, view: View) -> View:
