@@ -44,7 +44,7 @@ FULL_PRESSURE = 1.0
 @dataclass(frozen=True)
 class ShorteningPlanner:
     """Runs the stages of a policy for one outline and budget. One instance serves one plan; results are
-    cached in it.
+    cached in it. The planners of policies that summarize extend it.
     """
 
     outline: Outline
