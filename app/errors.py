@@ -52,15 +52,17 @@ class GatewayError(Exception):
         param: the request field at fault, such as ``messages[3].content``.
         hint: a sentence about the remedy, appended to the message.
         retry_after_seconds: sent as ``Retry-After``.
+        code, status: in place of those of the class.
 
     Attributes:
         context_headers: headers about the conversation and the view, which the pipeline adds before it raises the
             error again.
+        response_headers: headers of the response that only this kind of error has.
         retryable: the same request may succeed later.
     """
 
-    status: int = 500
-    type: str = "server_error"
+    status: int
+    type: str = "invalid_request_error"
     code: str | None = None
     retryable: bool = False
 
@@ -71,11 +73,16 @@ class GatewayError(Exception):
         param: str | None = None,
         hint: str | None = None,
         retry_after_seconds: float | None = None,
+        code: str | None = None,
+        status: int | None = None,
     ) -> None:
         super().__init__(f"{message} {hint}" if hint else message)
+        self.status = status or self.status
+        self.code = code or self.code
         self.param = param
         self.retry_after_seconds = retry_after_seconds
         self.context_headers: dict[str, str] = {}
+        self.response_headers: Mapping[str, str] = {}
 
     @property
     def name(self) -> str:
@@ -93,14 +100,6 @@ class GatewayError(Exception):
 
 class InvalidRequest(GatewayError):
     status = 400
-    type = "invalid_request_error"
-
-    def __init__(
-        self, message: str, *, code: str | None = None, param: str | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(message, param=param, hint=hint)
-        if code is not None:
-            self.code = code
 
 
 class PolicyNotFound(InvalidRequest):
@@ -130,31 +129,26 @@ class IdempotencyKeyReused(InvalidRequest):
 
 class InvalidApiKey(GatewayError):
     status = 401
-    type = "invalid_request_error"
     code = "invalid_api_key"
 
 
 class ClientKeyWithheld(GatewayError):
     status = 401
-    type = "invalid_request_error"
     code = "client_key_withheld"
 
 
 class InsufficientPermissions(GatewayError):
     status = 403
-    type = "invalid_request_error"
     code = "insufficient_permissions"
 
 
 class HostNotAllowed(GatewayError):
     status = 403
-    type = "invalid_request_error"
     code = "host_not_allowed"
 
 
 class NotFound(GatewayError):
     status = 404
-    type = "invalid_request_error"
 
 
 class ConversationNotFound(NotFound):
@@ -187,7 +181,6 @@ class ModelNotFound(NotFound):
 
 class MethodNotAllowed(GatewayError):
     status = 405
-    type = "invalid_request_error"
 
     def __init__(self, message: str, *, allowed: Iterable[str] = ()) -> None:
         """
@@ -196,38 +189,34 @@ class MethodNotAllowed(GatewayError):
             allowed: the methods that the path has, sent as ``Allow``.
         """
         super().__init__(message)
-        self.allowed = sorted(allowed)
+        if methods := sorted(allowed):
+            self.response_headers = {"allow": ", ".join(methods)}
 
 
 class ConversationBusy(GatewayError):
     status = 409
-    type = "invalid_request_error"
     code = "conversation_busy"
     retryable = True
 
 
 class IdempotencyKeyInUse(GatewayError):
     status = 409
-    type = "invalid_request_error"
     code = "idempotency_key_in_use"
     retryable = True
 
 
 class RevisionConflict(GatewayError):
     status = 409
-    type = "invalid_request_error"
     code = "revision_conflict"
 
 
 class ModelRequired(GatewayError):
     status = 409
-    type = "invalid_request_error"
     code = "model_required"
 
 
 class RequestTooLarge(GatewayError):
     status = 413
-    type = "invalid_request_error"
     code = "request_too_large"
 
 
@@ -238,7 +227,6 @@ class HeadTooLarge(RequestTooLarge):
 
 class RequestTimedOut(GatewayError):
     status = 408
-    type = "invalid_request_error"
     code = "request_timeout"
     retryable = True
 
@@ -248,7 +236,6 @@ class RequestAbandoned(GatewayError):
     this."""
 
     status = 499
-    type = "invalid_request_error"
 
 
 class RateLimitExceeded(GatewayError):
@@ -256,8 +243,6 @@ class RateLimitExceeded(GatewayError):
     type = "requests"
     code = "rate_limit_exceeded"
     retryable = True
-    rate_limit_headers: Mapping[str, str] = {}
-    """OpenAI's `x-ratelimit-…` headers."""
 
 
 class BudgetExceeded(GatewayError):
@@ -281,26 +266,15 @@ class UpstreamUnavailable(GatewayError):
     code = "upstream_unavailable"
     retryable = True
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 502,
-        hint: str | None = None,
-        retry_after_seconds: float | None = None,
-    ) -> None:
-        super().__init__(message, hint=hint, retry_after_seconds=retry_after_seconds)
-        self.status = status
-
 
 class UpstreamRefused(GatewayError):
     """The upstream's own error. The client gets its status and body unchanged."""
 
+    type = "server_error"
     name = "upstream_refused"
 
     def __init__(self, status: int, raw_body: bytes, headers: Mapping[str, str]) -> None:
-        super().__init__(f"The upstream answered with status {status}.")
-        self.status = status
+        super().__init__(f"The upstream answered with status {status}.", status=status)
         self.raw_body = raw_body
         self.headers = headers
 
@@ -321,6 +295,8 @@ class StoreUnreadable(StoreUnavailable):
 
 
 class InternalError(GatewayError):
+    status = 500
+    type = "server_error"
     code = "internal_error"
 
 

@@ -103,7 +103,7 @@ def _make_refusal(
         retry_after_seconds=pause,
     )
     error.type = kind
-    error.rate_limit_headers = headers
+    error.response_headers = headers
     return error
 
 

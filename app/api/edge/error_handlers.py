@@ -123,6 +123,4 @@ def _build_error_for_status(status: int, request: Request, *, passes_on: bool) -
     if status == 405:
         allowed = find_allowed_methods(request.app.routes, request.scope)
         return MethodNotAllowed(f"{request.method} is not allowed for {path!r}.", allowed=allowed)
-    error = InvalidRequest(f"The request could not be handled (status {status}).")
-    error.status = status
-    return error
+    return InvalidRequest(f"The request could not be handled (status {status}).", status=status)

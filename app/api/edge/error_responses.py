@@ -17,8 +17,6 @@ from app.dialects.messages import errors as messages_errors
 from app.errors import (
     GatewayError,
     InternalError,
-    MethodNotAllowed,
-    RateLimitExceeded,
     StoreUnreadable,
     UpstreamRefused,
     drop_tracebacks,
@@ -42,9 +40,7 @@ def build_error_headers(error: GatewayError) -> dict[str, str]:
         # The provider knows best whether a retry helps, so its own headers pass and none are added.
         passed = select_client_headers(error.headers)
         return {name: value for name, value in passed.items() if name not in UPSTREAM_ONLY_HEADERS}
-    headers = {"allow": ", ".join(error.allowed)} if isinstance(error, MethodNotAllowed) and error.allowed else {}
-    if isinstance(error, RateLimitExceeded):
-        headers |= error.rate_limit_headers
+    headers = dict(error.response_headers)
     pause_seconds = error.retry_after_seconds
     if pause_seconds is None and error.retryable and error.status in RETRY_AFTER_STATUSES:
         pause_seconds = RETRY_AFTER_SECONDS
