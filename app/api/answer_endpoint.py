@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -20,7 +19,13 @@ from app.api.edge.auth import Authenticator
 from app.api.edge.connections import SLOW_CLIENT
 from app.api.edge.error_responses import build_error_body, build_error_headers, log_unexpected_error
 from app.api.edge.headers import REQUEST_ID_SCOPE_KEY, encode_headers
-from app.api.edge.request_reader import ClientDisconnected, has_disconnected, read_body, read_headers
+from app.api.edge.request_reader import (
+    ClientDisconnected,
+    cancel_on_disconnect,
+    has_disconnected,
+    read_body,
+    read_headers,
+)
 from app.api.request_options import DETAIL_HEADER
 from app.dialects.answer_format import AnswerFormat
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, drop_tracebacks
@@ -165,7 +170,8 @@ class AnswerEndpoint:
             return
         try:
             if request.delivery.stream:
-                with _DisconnectWatcher(scope, receive, waiter):
+                # Servers silently discard what is sent after a disconnect, so the answer is ended.
+                async with cancel_on_disconnect(receive, functools.partial(_note_slow_client, scope, waiter)):
                     await self._send_answer(waiter, scope, client)
             else:
                 # A disconnect does not cancel a whole answer: it is finished and stored for the client's retry.
@@ -174,7 +180,7 @@ class AnswerEndpoint:
                     has_disconnected(receive)
                 await self._send_answer(waiter, scope, client)
         except asyncio.CancelledError:
-            # A client's own cancellation ends in `_DisconnectWatcher`; this one comes from the server's shutdown.
+            # A client's own cancellation ends in `cancel_on_disconnect`; this one comes from the server's shutdown.
             # It is not raised again, so that the client still gets an error in place of a broken connection.
             log.warning("the shutdown ended a request that was still running")
             await self._send_shutdown_error(scope, client, waiter.answer_format)
@@ -253,6 +259,11 @@ class AnswerEndpoint:
         return client.send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
+def _note_slow_client(scope: Scope, waiter: AttemptWaiter) -> None:
+    if SLOW_CLIENT in scope:  # the gateway cut this connection, the client did not hang up
+        waiter.cut_off()
+
+
 def _build_error_answer(error: GatewayError, scope: Scope) -> WholeAnswer:
     record_error(error)
     drop_tracebacks(error)
@@ -310,43 +321,3 @@ class _Heartbeat:
         self._timer.cancel()
         if self._sending is not None:
             self._sending.cancel()
-
-
-class _DisconnectWatcher:
-    """Watches for the client's disconnect while a stream is sent. Ends the request's task then, and suppresses the
-    cancellation. (Servers silently discard what is sent after a disconnect.)"""
-
-    __slots__ = ("_has_disconnected", "_receive", "_request_task", "_scope", "_waiter", "_watcher")
-
-    def __init__(self, scope: Scope, receive: Receive, waiter: AttemptWaiter) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._waiter = waiter
-        self._has_disconnected = False
-
-    def __enter__(self) -> None:
-        running = asyncio.current_task()
-        assert running is not None
-        self._request_task = running
-        self._watcher = asyncio.ensure_future(self._watch_for_disconnect())  # noqa: TID251 - cancelled with the end
-
-    async def _watch_for_disconnect(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        if SLOW_CLIENT in self._scope:
-            # The gateway cut this connection, the client did not hang up.
-            self._waiter.cut_off()
-        self._has_disconnected = True
-        self._request_task.cancel()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        # A cancelled task keeps its frame, and the frame keeps this object. Without the `del` that is a reference
-        # cycle, which holds the request in memory until the garbage collector runs.
-        watcher = self._watcher
-        del self._watcher
-        watcher.cancel()
-        if self._has_disconnected and isinstance(error, asyncio.CancelledError):
-            # The task goes on after this block, so its count of cancellations must not stay above zero.
-            self._request_task.uncancel()
-            return True
-        return False

@@ -7,7 +7,7 @@ end the process for all tenants.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -160,13 +160,19 @@ def has_disconnected(receive: Receive) -> bool:
 
 
 @asynccontextmanager
-async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
+async def cancel_on_disconnect(
+    receive: Receive, on_disconnect: Callable[[], None] = lambda: None
+) -> AsyncIterator[None]:
     """Cancels the body of the `async with` block when the client disconnects; the block then ends without an error.
-    Enter it after the request's body is read: nobody else may call `receive` meanwhile."""
+    Enter it after the request's body is read: nobody else may call `receive` meanwhile.
+
+    Args:
+        on_disconnect: called before the block is cancelled.
+    """
     try:
         # A timeout that is set to "now" cancels this task once, and tells its own cancellation from the server's.
         async with asyncio.timeout(None) as limit:
-            watching = asyncio.ensure_future(_expire_on_disconnect(receive, limit))  # noqa: TID251 - cancelled below
+            watching = asyncio.ensure_future(_watch(receive, limit, on_disconnect))  # noqa: TID251 - cancelled below
             try:
                 yield
             finally:
@@ -176,9 +182,10 @@ async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
             raise  # a TimeoutError of the block itself
 
 
-async def _expire_on_disconnect(receive: Receive, limit: asyncio.Timeout) -> None:
+async def _watch(receive: Receive, limit: asyncio.Timeout, on_disconnect: Callable[[], None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    on_disconnect()
     limit.reschedule(asyncio.get_running_loop().time())
 
 
