@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from app.api.edge.header_checks import ORIGIN_HEADERS, BrowserOriginCheck
-from app.api.edge.operator_access import TENANT_HEADER, OperatorAccess
+from app.api.edge.operator_access import TENANT_HEADER, choose_tenant
 from app.api.edge.request_reader import read_headers
 from app.conversation.api_keys import END_USER_SEPARATOR, OPERATOR_TENANT, SCOPES, ApiKey, Scope, hash_api_key
 from app.dialects.request_body import encode_fields
@@ -108,7 +108,6 @@ class Authenticator:
         self._caller_cache: dict[tuple[str | None, ...], Caller] = {}
         self._random_bytes = random_bytes
         self._origin_check = BrowserOriginCheck(rules.allowed_hosts)
-        self._operators = OperatorAccess(conversations)
         self._operator_token = rules.operator_token.encode() if rules.operator_token else None
 
     async def initialize(self) -> None:
@@ -169,11 +168,11 @@ class Authenticator:
         if self._has_operator_token(headers):
             _check_single_credential([headers.get(name) for name in CREDENTIAL_HEADERS])
             # Without `authorization`, so that no provider sees the token.
-            return self._operators.choose_tenant(Caller(tenant=OPERATOR_TENANT), headers)
+            return choose_tenant(Caller(tenant=OPERATOR_TENANT), headers)
         names_tenant = TENANT_HEADER in headers
         if self._rules.mode == "keys":
             caller = await self._authenticate_key(headers, "admin" if names_tenant else required_scope)
-            return self._operators.choose_tenant(caller, headers) if names_tenant else caller
+            return choose_tenant(caller, headers) if names_tenant else caller
         if names_tenant:
             raise InsufficientPermissions(
                 "Only an operator may send the header `X-Concertina-Tenant`.",
@@ -207,10 +206,24 @@ class Authenticator:
         return of_request
 
     async def enter_conversation(self, caller: Caller, conversation_id: str) -> Caller:
-        """Returns the caller in the tenant of a conversation, if the caller sees all tenants (`OperatorAccess`)."""
-        entered = await self._operators.enter_conversation(caller, conversation_id)
-        record_caller(entered.tenant, entered.api_key_name, entered.api_key_id)
-        return entered
+        """Returns the caller in the tenant of a conversation, if the caller sees all tenants.
+
+        Args:
+            conversation_id: the gateway's id. With a client's own id, or one that does not exist, the caller stays in
+                its own tenant.
+
+        Raises:
+            StoreUnavailable: the conversation cannot be looked up.
+        """
+        if not caller.sees_all_tenants:
+            return caller
+        query = ConversationQuery(limit=1, descending=False, ancestor_id=conversation_id, excludes_context_tenants=True)
+        family = await self._conversations.list_conversations(tenant=None, query=query)
+        found = next((one for one in family if one.id == conversation_id), None)
+        if found is None:
+            return caller
+        record_caller(found.tenant, caller.api_key_name, caller.api_key_id)
+        return replace(caller, tenant=found.tenant)
 
     def require_operator(self) -> Callable[[Request], Awaitable[Caller]]:
         """Returns the dependency of routes about the gateway as a whole, which show no tenant's content. It requires
