@@ -40,7 +40,6 @@ class _PurgeCounts:
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
-    age = None if arguments.older_than is None else parse_duration("--older-than", arguments.older_than)
     counts = _PurgeCounts()
     progress = CommandProgress(
         "counting" if arguments.dry_run else "erasing",
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         describe_interruption=lambda: f"{counts}; the others are unchanged. Run the command again for the rest.",
     )
     with progress:
-        asyncio.run(_purge_conversations(settings, age, arguments, progress, counts))
+        asyncio.run(_purge_conversations(settings, arguments, progress, counts))
     if arguments.dry_run:
         print(f"{pluralize(counts.erased, 'conversation')} would be erased.")
     elif not arguments.quiet:
@@ -58,12 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _purge_conversations(
-    settings: Settings,
-    age: timedelta | None,
-    arguments: argparse.Namespace,
-    progress: CommandProgress,
-    counts: _PurgeCounts,
+    settings: Settings, arguments: argparse.Namespace, progress: CommandProgress, counts: _PurgeCounts
 ) -> None:
+    # An age on the command line replaces the configured rules, also for tenants whose keys have a retention.
+    before = None
+    if arguments.older_than is not None:
+        before = datetime.now(UTC) - parse_duration("--older-than", arguments.older_than)
     async with (
         open_configured_store(settings) as store,
         aclosing(LeaseKeeper(store, holder=uuid.uuid4().hex)) as leases,
@@ -73,10 +72,9 @@ async def _purge_conversations(
         tenant = arguments.tenant
         if tenant is not None:
             await _require_tenant(tenant, store, store, store, store)
-        # An age on the command line replaces the configured rules, also for tenants whose keys have a retention.
         rules = (
-            [RetentionRule(_utc_now() - age, tenant)]
-            if age is not None
+            [RetentionRule(before, tenant)]
+            if before is not None
             else _select_retention_rules(await retention_sweeper.read_retention_rules(), tenant)
         )
         if arguments.dry_run or not progress.is_quiet:
@@ -92,7 +90,7 @@ async def _purge_conversations(
             return
         for rule in rules:
             async for conversation in retention_sweeper.stream_expired_conversations(rule):
-                if age is not None:  # somebody wants these words gone, and not only the rules of retention
+                if before is not None:  # somebody wants these words gone, and not only the rules of retention
                     await store.add_tombstone(root=conversation.root, family_id=conversation.family_id)
                 if await retention_sweeper.erase_unless_in_use(conversation, rule.untouched_since):
                     counts.erased += 1
@@ -101,11 +99,11 @@ async def _purge_conversations(
                 progress.advance()
         progress.set_note("freeing the space")
         await store.purge_idempotency_keys()
-        if age is not None and tenant is not None:
+        if before is not None and tenant is not None:
             # Of the last day, too: there are no sums of hours.
-            before_day = (_utc_now() - age + timedelta(days=1)).date().isoformat()
+            before_day = (before + timedelta(days=1)).date().isoformat()
             await store.purge_usage(before_day=before_day, tenant=tenant)
-            await store.purge_requests(before=(_utc_now() - age).timestamp(), tenant=tenant)
+            await store.purge_requests(before=before.timestamp(), tenant=tenant)
         await retention_sweeper.purge_requests()
         await retention_sweeper.purge_stray_summaries()
         # Last: it rewrites SQLite's file without the rows that were deleted before.
@@ -152,7 +150,3 @@ def _select_retention_rules(rules: list[RetentionRule], tenant: str | None) -> l
     if all(rule.is_context_only for rule in rules):
         raise CommandError("no retention time is configured; set `retention.days`, or give --older-than.")
     return rules
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
