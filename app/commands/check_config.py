@@ -70,14 +70,13 @@ def list_warnings(settings: Settings) -> Iterator[str]:
             + ". Give the others providers.<name>.api_key, or set providers.<name>.pass_client_key: true where every "
             "client’s key may go."
         )
-    unpriced = list_unpriced_models(settings) if settings.auth.mode == "keys" else []
-    if unpriced:
-        yield warn_of_unpriced_models(unpriced)
+    if settings.auth.mode == "keys":
+        yield from warn_of_unpriced_models(settings)
 
 
-def list_unpriced_models(settings: Settings) -> list[str]:
-    """Returns the models that are configured by name and have a deployment without a known price."""
-    return [
+def warn_of_unpriced_models(settings: Settings) -> Iterator[str]:
+    """Yields a warning if models are configured by name that have a deployment without a known price."""
+    names = [
         name
         for name, model in settings.served_models.items()
         if name != EVERY_MODEL
@@ -86,13 +85,11 @@ def list_unpriced_models(settings: Settings) -> list[str]:
             for deployment in model.expand_deployments()
         )
     ]
-
-
-def warn_of_unpriced_models(models: list[str]) -> str:
-    return (
-        f"No price is known of {', '.join(models)}: their calls do not count for the budgets of keys. "
-        "Set models.<name>.price."
-    )
+    if names:
+        yield (
+            f"No price is known of {', '.join(names)}: their calls do not count for the budgets of keys. "
+            "Set models.<name>.price."
+        )
 
 
 def _describe_provider_key(provider: Provider, mode: str) -> str:

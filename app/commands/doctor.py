@@ -26,7 +26,7 @@ from app.assembly.providers_and_routes import (
     build_providers,
 )
 from app.commands import add_config_option, make_printable
-from app.commands.check_config import list_unpriced_models, warn_of_unpriced_models
+from app.commands.check_config import warn_of_unpriced_models
 from app.commands.configured_store import open_configured_store
 from app.commands.progress import pluralize
 from app.dialects.answer_decoding import AnswerDecoder
@@ -155,9 +155,8 @@ def _describe_settings(settings: Settings, overrides: Sequence[str]) -> Report:
             "warning",
             "compaction.capsule_key is not set: the key of the compactions that clients keep is in the database alone.",
         )
-    unpriced = list_unpriced_models(settings) if settings.auth.mode == "keys" else []
-    if unpriced:
-        report.add("warning", warn_of_unpriced_models(unpriced))
+    for sentence in warn_of_unpriced_models(settings) if settings.auth.mode == "keys" else ():
+        report.add("warning", sentence)
     return report
 
 

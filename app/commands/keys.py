@@ -17,7 +17,7 @@ from rich.text import Text
 
 from app.api.admin.api_keys import build_key_object
 from app.commands import CommandError, make_printable, parse_duration
-from app.commands.check_config import list_unpriced_models, warn_of_unpriced_models
+from app.commands.check_config import warn_of_unpriced_models
 from app.commands.configured_store import open_configured_store, prepare_configured_database, require_database
 from app.commands.progress import pluralize
 from app.conversation.api_keys import ApiKey
@@ -65,9 +65,8 @@ async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None
     print(f"It is in the database {settings.database.location}")
     if arguments.tenant is None:
         print(f"Further keys that are to see the same conversations: --tenant {key.tenant}")
-    unpriced = list_unpriced_models(settings) if key.budget_usd is not None else []
-    if unpriced:
-        print(f"Warning: {warn_of_unpriced_models(unpriced)}")
+    for sentence in warn_of_unpriced_models(settings) if key.budget_usd is not None else ():
+        print(f"Warning: {sentence}")
     if settings.auth.mode != "keys":
         print("Keys are required once `auth.mode: keys` is set. The mode is 'open' now: requests need no key.")
 
