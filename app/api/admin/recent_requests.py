@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
@@ -42,6 +43,27 @@ PROTOCOLS: Final = {CHAT_PATH: "chat_completions", RESPONSES_PATH: "responses"}
 """The protocol of each endpoint."""
 
 UnixTime = Annotated[float | None, Query(ge=0, le=MAX_UNIX_SECONDS, description="When they began, Unix seconds.")]
+
+
+class RequestFilters(BaseModel):
+    """The query of a list of requests. Most fields are those of `RequestQuery`."""
+
+    limit: Limit = DEFAULT_PAGE_SIZE
+    after: Annotated[Name | None, Query(description="The id of the last request on the page before.")] = None
+    started_after: UnixTime = None
+    started_before: UnixTime = None
+    outcome: Annotated[
+        Literal["ok", "error"] | None,
+        Query(description="`error`: a status of 400 or more, or an answer that was not complete."),
+    ] = None
+    status: Annotated[int | None, Query(ge=100, le=599, description="Only requests with this status.")] = None
+    min_duration_ms: Annotated[float | None, Query(ge=0, description="Only requests that took as long.")] = None
+    model: Annotated[Name | None, Query(description="Only requests for this model, or answered by it.")] = None
+    provider: Annotated[Name | None, Query(description="Only requests that called this provider last.")] = None
+    context_status: Annotated[Name | None, Query(description="Such as `trimmed` or `bypassed`.")] = None
+    conversation_id: Annotated[Name | None, Query(description="Only requests of this conversation.")] = None
+    tenant: Annotated[Name | None, Query(description="Only requests of this tenant.")] = None
+    key_id: Annotated[Name | None, Query(description="Only requests with this key.")] = None
 
 
 class RequestObject(Described):
@@ -107,45 +129,18 @@ def build_recent_request_routes(history: RequestHistory | None, keys: KeyStore, 
         return history
 
     @routes.get("/requests", response_model=Page[RequestObject])
-    async def list_requests(
-        limit: Limit = DEFAULT_PAGE_SIZE,
-        after: Annotated[Name | None, Query(description="The id of the last request on the page before.")] = None,
-        started_after: UnixTime = None,
-        started_before: UnixTime = None,
-        outcome: Annotated[
-            Literal["ok", "error"] | None,
-            Query(description="`error`: a status of 400 or more, or an answer that was not complete."),
-        ] = None,
-        status: Annotated[int | None, Query(ge=100, le=599, description="Only requests with this status.")] = None,
-        min_duration_ms: Annotated[float | None, Query(ge=0, description="Only requests that took as long.")] = None,
-        model: Annotated[Name | None, Query(description="Only requests for this model, or answered by it.")] = None,
-        provider: Annotated[Name | None, Query(description="Only requests that called this provider last.")] = None,
-        context_status: Annotated[Name | None, Query(description="Such as `trimmed` or `bypassed`.")] = None,
-        conversation_id: Annotated[Name | None, Query(description="Only requests of this conversation.")] = None,
-        tenant: Annotated[Name | None, Query(description="Only requests of this tenant.")] = None,
-        key_id: Annotated[Name | None, Query(description="Only requests with this key.")] = None,
-        caller: Caller = admin,
-    ) -> Response:
+    async def list_requests(filters: Annotated[RequestFilters, Query()], caller: Caller = admin) -> Response:
         """List requests."""
         kept = require_history()
         query = RequestQuery(
-            limit=limit + 1,
-            after=None if after is None else await _find_place(kept, after),
-            started_after=started_after,
-            started_before=started_before,
-            is_failed=None if outcome is None else outcome == "error",
-            min_duration_ms=min_duration_ms,
-            status=status,
-            model=model,
-            provider=provider,
-            tenant=tenant,
-            key_id=key_id,
-            context_status=context_status,
-            conversation_id=conversation_id,
+            limit=filters.limit + 1,
+            after=None if filters.after is None else await _find_place(kept, filters.after),
+            is_failed=None if filters.outcome is None else filters.outcome == "error",
+            **filters.model_dump(exclude={"limit", "after", "outcome"}),
         )
         requests, names = await kept.list_requests(query), await read_key_names(keys)
-        page = [build_request_object(request, names) for request in requests[:limit]]
-        return build_json_response(build_list_page(page, has_more=len(requests) > limit))
+        page = [build_request_object(request, names) for request in requests[: filters.limit]]
+        return build_json_response(build_list_page(page, has_more=len(requests) > filters.limit))
 
     @routes.get("/requests/{request_id}", response_model=RequestWithTimeline)
     async def get_request(request_id: str, caller: Caller = admin) -> Response:
