@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Body, Depends, Query, Request
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 from starlette.responses import Response
 
 from app.api.conversations.item_schemas import Items
@@ -108,7 +108,35 @@ RequestFilter = Annotated[
     Name | None,
     Query(description="Only conversations with such a request among those that `retention.request_hours` keeps."),
 ]
-UnixSecondsQuery = Annotated[int | None, Query(ge=0, le=MAX_UNIX_SECONDS, description="Unix seconds.")]
+
+
+def _parse_unix_seconds(unix_seconds: int | None) -> datetime | None:
+    return None if unix_seconds is None else datetime.fromtimestamp(unix_seconds, UTC)
+
+
+UnixSecondsQuery = Annotated[
+    int | None, Query(ge=0, le=MAX_UNIX_SECONDS, description="Unix seconds."), AfterValidator(_parse_unix_seconds)
+]
+
+
+class ConversationFilters(BaseModel):
+    """The query of a list of conversations. Most fields are those of `ConversationQuery`."""
+
+    include: Include
+    limit: Limit = 20
+    after: After = None
+    order: Order = "desc"
+    created_after: UnixSecondsQuery = None
+    created_before: UnixSecondsQuery = None
+    updated_after: UnixSecondsQuery = None
+    updated_before: UnixSecondsQuery = None
+    mode: ClientMode = None
+    external_id: ExternalId = None
+    sort: Annotated[Literal["created_at", "updated_at"], Query(description="What `order` is about.")] = "created_at"
+    min_messages: MinMessages = None
+    model: RequestFilter = None
+    context_status: RequestFilter = None
+    key_id: RequestFilter = None
 
 
 def build_conversation_routes(
@@ -135,48 +163,20 @@ def build_conversation_routes(
 
     @routes.get("", response_model=Page[ConversationObject], openapi_extra=METADATA_FILTER_SCHEMA)
     async def list_conversations(
-        request: Request,
-        include: Include,
-        limit: Limit = 20,
-        after: After = None,
-        order: Order = "desc",
-        created_after: UnixSecondsQuery = None,
-        created_before: UnixSecondsQuery = None,
-        updated_after: UnixSecondsQuery = None,
-        updated_before: UnixSecondsQuery = None,
-        mode: ClientMode = None,
-        external_id: ExternalId = None,
-        sort: Annotated[
-            Literal["created_at", "updated_at"], Query(description="What `order` is about.")
-        ] = "created_at",
-        min_messages: MinMessages = None,
-        model: RequestFilter = None,
-        context_status: RequestFilter = None,
-        key_id: RequestFilter = None,
-        caller: Caller = reads,
+        request: Request, filters: Annotated[ConversationFilters, Query()], caller: Caller = reads
     ) -> Response:
         """List conversations."""
         query = ConversationQuery(
-            limit=limit,
-            descending=order == "desc",
-            order_by=sort,
-            min_messages=min_messages,
-            model=model,
-            context_status=context_status,
-            key_id=key_id,
-            created_after=_parse_unix_seconds(created_after),
-            created_before=_parse_unix_seconds(created_before),
-            updated_after=_parse_unix_seconds(updated_after),
-            updated_before=_parse_unix_seconds(updated_before),
-            mode=mode,
-            external_id=external_id,
+            descending=filters.order == "desc",
+            order_by=filters.sort,
             metadata=parse_metadata_filter(request),
             has_own_messages=True,
+            **filters.model_dump(exclude={"include", "after", "order", "sort"}, warnings=False),  # times are no numbers
         )
-        conversations, has_more = await records.list_conversations(caller, query, after=after)
+        conversations, has_more = await records.list_conversations(caller, query, after=filters.after)
         names = await read_key_names(keys) if caller.sees_all_tenants else None
         page = build_list_page(
-            [await _build_listed_object(records, history, one, include, names) for one in conversations],
+            [await _build_listed_object(records, history, one, filters.include, names) for one in conversations],
             has_more=has_more,
         )
         hint = {"hint": ALL_TENANTS_HINT} if not conversations and caller.may_see_all_tenants else {}
@@ -234,7 +234,3 @@ async def _build_listed_object(
 def build_conversation_response(body: dict[str, Any]) -> Response:
     """Builds a response about the conversation `body["id"]`."""
     return build_json_response(body, conversation_id=body["id"])
-
-
-def _parse_unix_seconds(unix_seconds: int | None) -> datetime | None:
-    return None if unix_seconds is None else datetime.fromtimestamp(unix_seconds, UTC)
