@@ -7,7 +7,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from app.api.edge.auth import Authenticator
+from app.api.edge.auth import Authenticator, ParseRequest
 from app.api.edge.connections import SLOW_CLIENT
 from app.api.edge.error_responses import build_error_body, build_error_headers, log_unexpected_error
 from app.api.edge.headers import REQUEST_ID_SCOPE_KEY, encode_headers
@@ -36,7 +36,7 @@ from app.observability.request_record import record_caller, record_error, record
 from app.pipeline.admission.shared_attempts import AttemptWaiter, SharedAttempts
 from app.pipeline.resolve.answer_replay import REPLAY_HEADERS
 from app.pipeline.turn.answer_types import StreamedAnswer, WholeAnswer
-from app.pipeline.turn.chat_request import Caller, ChatRequest, ContextDetail
+from app.pipeline.turn.chat_request import ChatRequest, ContextDetail
 
 MIN_TOOL_BYTES: Final = 40
 """The least bytes of JSON that a tool with a name takes. A shorter `tools` field cannot hold too many real tools, so
@@ -98,10 +98,6 @@ STREAM_HEADERS: Final = {
 READ_PAUSE_BYTES = 65_536
 """After a longer body uvicorn may have paused reading; it then does not notice that its client disconnects. The number
 is uvicorn's `HIGH_WATER_LIMIT`."""
-
-
-ParseRequest = Callable[[bytes, Mapping[str, str], Caller, str], ChatRequest]
-"""Parses a body, the headers by lower-case name, the caller and the request's id."""
 
 
 class AnswerEndpoint:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.edge.auth import Authenticator
-from app.api.edge.request_reader import read_body, read_headers
+from app.api.edge.auth import Authenticator, read_request
 from app.api.messages_request_parser import parse_messages_request
 from app.api.model_calls import MessagesCountRequest
-from app.api.resource_schemas import ERROR_RESPONSES, Described, describe_messages_errors
+from app.api.resource_schemas import ERROR_RESPONSES, Described, describe_body, describe_messages_errors
 from app.dialects.messages.context_edits import build_token_count
 from app.pipeline.pipeline import Pipeline
 
@@ -41,16 +41,11 @@ def build_messages_routes(pipeline: Pipeline, auth: Authenticator) -> APIRouter:
         "/v1/messages/count_tokens",
         response_model=TokenCount,
         responses=describe_messages_errors(ERROR_RESPONSES),
-        openapi_extra={
-            "requestBody": {"required": True, "content": {"application/json": {"schema": _build_count_schema()}}}
-        },
+        openapi_extra=describe_body(_build_count_schema()),
     )
     async def count_message_tokens(request: Request) -> Response:
         """Count the tokens of a message request: the provider's count, or ours."""
-        headers = read_headers(request.scope)
-        caller = await auth.authenticate(headers, "chat")
-        body = await read_body(request.scope, request.receive, caller.tenant)
-        parsed = auth.authorize_request(parse_messages_request(body, headers, caller, "", needs_limit=False), headers)
+        parsed = await read_request(auth, request, functools.partial(parse_messages_request, needs_limit=False))
         count = await pipeline.upstream_caller.ask_for_token_count(parsed)
         if count is None:
             measured = await pipeline.measure_context(parsed)

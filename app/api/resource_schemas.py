@@ -139,6 +139,11 @@ def describe_messages_errors(responses: Mapping[int | str, dict[str, Any]]) -> d
     }
 
 
+def describe_body(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the `openapi_extra` of a route that reads its JSON body itself."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
 ERROR_RESPONSES: Final = describe_errors(
     {
         400: "The request cannot be used; `param` names the place.",

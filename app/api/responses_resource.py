@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from app.api.edge.auth import Authenticator
-from app.api.edge.request_reader import read_body, read_headers
+from app.api.edge.auth import Authenticator, ParseRequest, read_request
+from app.api.edge.request_reader import read_headers
 from app.api.resource_schemas import (
     After,
     Deleted,
@@ -20,18 +19,17 @@ from app.api.resource_schemas import (
     build_json_response,
     build_page_response,
     build_resource_router,
+    describe_body,
 )
 from app.conversations.stored_responses import StoredResponses
 from app.errors import InvalidRequest
 from app.pipeline.pipeline import Pipeline
-from app.pipeline.turn.chat_request import Caller, ChatRequest
+from app.pipeline.turn.chat_request import Caller
 
 LATER: Final = "is not supported yet."
 LATER_QUERY: Final = Query(include_in_schema=False)
 RESPONSES_REQUEST_SCHEMA: Final = {"$ref": "#/components/schemas/ResponsesRequest"}
 """Refers to the schema of the body of `POST /v1/responses`."""
-ParseRequest = Callable[[bytes, Mapping[str, str], Caller, str], ChatRequest]
-"""Parses the body of `POST /v1/responses`, the headers by lower-case name, the caller and the request's id."""
 Include = Annotated[
     list[str] | None, Query(alias="include", description="What the items have besides: `reasoning.encrypted_content`.")
 ]
@@ -131,17 +129,11 @@ def build_response_tool_routes(pipeline: Pipeline, auth: Authenticator, parse_re
     @routes.post(
         "/input_tokens",
         response_model=InputTokens,
-        openapi_extra={
-            "requestBody": {"required": True, "content": {"application/json": {"schema": RESPONSES_REQUEST_SCHEMA}}}
-        },
+        openapi_extra=describe_body(RESPONSES_REQUEST_SCHEMA),
     )
     async def count_input_tokens(request: Request) -> Response:
         """Count the input tokens of a request."""
-        headers = read_headers(request.scope)
-        caller = await auth.authenticate(headers, "chat")
-        body = await read_body(request.scope, request.receive, caller.tenant)
-        parsed = auth.authorize_request(parse_request(body, headers, caller, ""), headers)
-        measured = await pipeline.measure_context(parsed)
+        measured = await pipeline.measure_context(await read_request(auth, request, parse_request))
         return build_json_response({"object": "response.input_tokens", "input_tokens": measured["prompt_tokens"]})
 
     @routes.get("", include_in_schema=False)

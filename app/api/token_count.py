@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.chat_request_parser import parse_chat_request
-from app.api.edge.auth import Authenticator
-from app.api.edge.request_reader import read_body, read_headers
-from app.api.resource_schemas import ERROR_RESPONSES, Described
+from app.api.edge.auth import Authenticator, read_request
+from app.api.resource_schemas import ERROR_RESPONSES, Described, build_json_response, describe_body
 from app.pipeline.pipeline import Pipeline
 
 CHAT_REQUEST_SCHEMA: Final = {"$ref": "#/components/schemas/ChatCompletionRequest"}
@@ -38,17 +36,11 @@ def build_token_count_routes(pipeline: Pipeline, auth: Authenticator) -> APIRout
         "/count",
         response_model=Count,
         responses=ERROR_RESPONSES,
-        openapi_extra={
-            "requestBody": {"required": True, "content": {"application/json": {"schema": CHAT_REQUEST_SCHEMA}}}
-        },
+        openapi_extra=describe_body(CHAT_REQUEST_SCHEMA),
     )
     async def count(request: Request) -> Response:
         """Count the tokens of a request."""
-        headers = read_headers(request.scope)
-        caller = await auth.authenticate(headers, "chat")
-        body = await read_body(request.scope, request.receive, caller.tenant)
-        parsed = parse_chat_request(body, headers, caller, request_id="")
-        measured = await pipeline.measure_context(auth.authorize_request(parsed, headers))
-        return Response(orjson.dumps(measured), media_type="application/json")
+        parsed = await read_request(auth, request, parse_chat_request)
+        return build_json_response(await pipeline.measure_context(parsed))
 
     return routes

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from app.api.edge.header_checks import ORIGIN_HEADERS, BrowserOriginCheck
 from app.api.edge.operator_access import TENANT_HEADER, choose_tenant
-from app.api.edge.request_reader import read_headers
+from app.api.edge.request_reader import read_body, read_headers
 from app.conversation.api_keys import END_USER_SEPARATOR, OPERATOR_TENANT, SCOPES, ApiKey, Scope, hash_api_key
 from app.dialects.request_body import encode_fields
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
@@ -53,6 +53,8 @@ FALLBACK_MODEL_FIELDS: Final = ("models", "fallbacks")
 """Fields in which some providers take further models, for the case that `model` fails."""
 
 Value = TypeVar("Value")
+ParseRequest = Callable[[bytes, Mapping[str, str], Caller, str], ChatRequest]
+"""Parses a body, the headers by lower-case name, the caller and the request's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +326,18 @@ class Authenticator:
 
     def _derive_end_user_caller(self, caller: Caller, end_user: bytes) -> Caller:
         return replace(caller, tenant=derive_end_user_tenant(caller.tenant, end_user, self._pepper))
+
+
+async def read_request(auth: Authenticator, request: Request, parse_request: ParseRequest) -> ChatRequest:
+    """Reads, parses and authorizes a request for a model that no model answers.
+
+    Raises:
+        GatewayError: as in `authenticate`, `read_body`, `parse_request` and `authorize_request`.
+    """
+    headers = read_headers(request.scope)
+    caller = await auth.authenticate(headers, "chat")
+    body = await read_body(request.scope, request.receive, caller.tenant)
+    return auth.authorize_request(parse_request(body, headers, caller, ""), headers)
 
 
 class _CachedKey(msgspec.Struct, frozen=True):
