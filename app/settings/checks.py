@@ -10,8 +10,6 @@ import ssl
 from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import SecretStr
-
 from app.settings.configuration_errors import SettingPath, find_nearest_name, format_setting_path, suggest_names
 from app.settings.policies import LOCAL_EMBEDDING_MODEL, SAME_MODEL, Policy, RecallEmbeddings
 from app.settings.providers_and_models import EVERY_MODEL, Deployment, Model, Price, Provider
@@ -36,8 +34,10 @@ _DATABASE_SCHEMES = ("sqlite+aiosqlite", "sqlite", "postgresql+asyncpg", "postgr
 def find_contradictions(settings: Settings) -> Iterator[Contradiction]:
     """Yields every contradiction, in the order of the sections."""
     yield from _check_database(settings)
-    yield from _check_pepper(settings.auth.pepper)
-    yield from _check_operator_token(settings.operator_token)
+    pepper = settings.auth.pepper.get_secret_value() if settings.auth.pepper else ""
+    yield from _check_secret("pepper", pepper, MIN_PEPPER_CHARS, "or leave it out, and one is made")
+    token = settings.operator_token or ""
+    yield from _check_secret("operator_token", token, MIN_OPERATOR_TOKEN_CHARS, "or `none`, or leave it out")
     active = settings.encryption.active
     if active is not None and active not in settings.encryption.keys:
         yield ("encryption", "active"), f"there is no key {active!r}; {suggest_names(active, settings.encryption.keys)}"
@@ -93,20 +93,11 @@ def _check_database(settings: Settings) -> Iterator[Contradiction]:
         yield ("server", "workers"), "several workers cannot share memory://; use 1, or PostgreSQL"
 
 
-def _check_pepper(pepper: SecretStr | None) -> Iterator[Contradiction]:
-    # An empty pepper counts as none, as a variable without a value does.
-    if pepper is not None and 0 < len(pepper.get_secret_value()) < MIN_PEPPER_CHARS:
-        expected = f"expected at least {MIN_PEPPER_CHARS} characters that nobody can guess"
-        yield ("auth", "pepper"), f"{expected}, such as `openssl rand -hex 32` prints; or leave it out, and one is made"
-
-
-def _check_operator_token(token: str | None) -> Iterator[Contradiction]:
-    if token is not None and len(token) < MIN_OPERATOR_TOKEN_CHARS:
-        expected = f"expected at least {MIN_OPERATOR_TOKEN_CHARS} characters that nobody can guess"
-        yield (
-            ("auth", "operator_token"),
-            f"{expected}, such as `openssl rand -hex 32` prints; or `none`, or leave it out",
-        )
+def _check_secret(name: str, secret: str, min_chars: int, alternative: str) -> Iterator[Contradiction]:
+    # An empty secret counts as none, as a variable without a value does.
+    if 0 < len(secret) < min_chars:
+        expected = f"expected at least {min_chars} characters that nobody can guess"
+        yield ("auth", name), f"{expected}, such as `openssl rand -hex 32` prints; {alternative}"
 
 
 def find_base_url_fault(url: str) -> str | None:
