@@ -7,7 +7,6 @@ kept in its memory: all of an hour, and a part of those of a day and of a week.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from app.observability.background_loops import BackgroundLoop
 from app.observability.metric_families import MetricFamily, is_application_endpoint
 from app.observability.metric_readings import MetricsSnapshot, estimate_quantile
 from app.observability.metrics import Metrics
-
-log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 10
 RangeName = Literal["hour", "day", "week"]
@@ -83,7 +80,6 @@ class MetricsOverview:
         self._metrics = metrics
         self._process_info = process_info
         self._unix_seconds = unix_seconds
-        self._sleep = sleep
         self._ranges: dict[RangeName, deque[_Sample]] = {
             name: deque(maxlen=max_samples) for name, (_, max_samples) in RANGES.items()
         }
