@@ -6,12 +6,13 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import ErrorDetails
 
 from app.settings.settings_tree import find_setting_type, list_child_keys, list_setting_paths
 
+Place = TypeVar("Place")
 SettingPath = tuple[str | int, ...]
 """The place of a setting: keys and list positions, from the top of the settings."""
 
@@ -84,8 +85,8 @@ def format_setting_path(path: Sequence[str | int]) -> str:
     return text
 
 
-def find_setting_place(path: SettingPath, places: Mapping[SettingPath, str]) -> str | None:
-    """Returns where a value came from: its own place, else the place of the nearest section around it."""
+def find_setting_place(path: SettingPath, places: Mapping[SettingPath, Place]) -> Place | None:
+    """Returns where a value came from: its own place, else the place of the nearest section or list around it."""
     return next((places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in places), None)
 
 

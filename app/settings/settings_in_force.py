@@ -103,7 +103,5 @@ def _find_origin(path: SettingPath, origins: dict[SettingPath, SettingOrigin]) -
     """Returns the origin of the value at `path`: its own, else that of a list around it, else the last one of a value
     inside it, such as a key of `summarizer.parameters`.
     """
-    for end in range(len(path), 0, -1):
-        if path[:end] in origins:
-            return origins[path[:end]]
-    return next((origins[below] for below in reversed(origins) if below[: len(path)] == path), BUILT_IN)
+    inside = (origins[below] for below in reversed(origins) if below[: len(path)] == path)
+    return find_setting_place(path, origins) or next(inside, BUILT_IN)
