@@ -63,9 +63,11 @@ def truncate_long_text(text: str, share: float, head_share: float = DEFAULT_HEAD
 
 
 def truncate_arguments_by_share(arguments: str, share: float) -> str:
-    """Returns shorter arguments that are still a JSON object: long strings in it are cut; if that is not enough, the
+    """Returns long arguments shorter, and still a JSON object: long strings in it are cut; if that is not enough, the
     whole object is replaced.
     """
+    if len(arguments) <= SHORT_TEXT_CHARS:
+        return arguments
     decoded = _decode_arguments(arguments)
     if decoded is not None:
         shorter = orjson.dumps(_truncate_json_value(decoded, share)).decode()

@@ -21,7 +21,7 @@ from app.dialects.answer_events import AnswerValue, Begin, Failure, Finish, Text
 from app.dialects.answer_format import AnswerFormat, StoredAnswer
 from app.dialects.assembled_answer import AssembledAnswer
 from app.dialects.body.message import BodyMessage, decode_body
-from app.dialects.body.message_edits import apply_edit_operations
+from app.dialects.body.message_edits import OPERATIONS, apply_operations
 from app.dialects.body.message_fields import extract_text, read_schemas
 from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks
 from app.dialects.client_dialects import ClientDialect
@@ -55,7 +55,7 @@ class ToyMessage(BodyMessage):
         return self._body
 
     def edit(self, operations: Sequence[EditOperation]) -> Self:
-        return self.from_body(apply_edit_operations(self.body, operations))
+        return self.from_body(apply_operations(OPERATIONS, self.body, operations))
 
 
 class ToyDecoder(AnswerDecoder):

@@ -28,7 +28,7 @@ from app.conversation.json_text import (
 )
 from app.conversation.names import MAX_NAME_CHARS, is_valid_name
 from app.dialects.body.canonical_message import canonicalize_answer_text, canonicalize_message
-from app.dialects.body.message_edits import apply_edit_operations
+from app.dialects.body.message_edits import OPERATIONS, apply_operations
 from app.dialects.body.message_fields import (
     REASONING_FIELDS,
     build_counted_content,
@@ -199,7 +199,7 @@ class ChatMessage(BodyMessage):
         return self._body
 
     def edit(self, operations: Sequence[EditOperation]) -> Self:
-        return self.from_body(apply_edit_operations(self.body, operations))
+        return self.from_body(apply_operations(OPERATIONS, self.body, operations))
 
 
 def decode_body(message: Item) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from app.conversation.item import EditOperation
 from app.dialects.body.message_fields import REASONING_FIELDS, extract_text, is_reasoning_part
 from app.dialects.text_truncation import (
     DEFAULT_HEAD_SHARE,
-    SHORT_TEXT_CHARS,
     truncate_arguments,
     truncate_arguments_by_share,
     truncate_long_text,
@@ -22,13 +21,37 @@ from app.dialects.text_truncation import (
 
 MessageBody = dict[str, Any]
 Unit = TypeVar("Unit")
+Message = TypeVar("Message")
+"""The body, the items or the blocks of a message."""
 
 
-def apply_edit_operations(body: MessageBody, operations: Sequence[EditOperation]) -> MessageBody:
-    """Returns a copy of a message with operations applied."""
+def apply_operations(
+    table: Mapping[str, Callable[..., Message]], message: Message, operations: Sequence[EditOperation]
+) -> Message:
+    """Returns a copy of a message with operations applied. The same operations always give the same message.
+
+    Args:
+        table: the operations of the message's protocol, by name.
+    """
     for name, *arguments in operations:
-        body = OPERATIONS[str(name)](body, *arguments)
-    return body
+        message = table[str(name)](message, *arguments)
+    return message
+
+
+def build_argument_operations(
+    change_arguments: Callable[[Message, Callable[[str], str]], Message],
+) -> dict[str, Callable[..., Message]]:
+    """Builds the operations on the arguments of calls: `arguments` keeps about a number of characters of those of each
+    call, which remain a JSON object; `inputs` replaces them by an empty object.
+
+    Args:
+        change_arguments: changes the arguments of each call.
+    """
+
+    def shorten(message: Message, chars: int) -> Message:
+        return change_arguments(message, lambda arguments: truncate_arguments(arguments, chars))
+
+    return {"arguments": shorten, "inputs": lambda message: change_arguments(message, lambda _: "{}")}
 
 
 def _shorten_content(body: MessageBody, chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> MessageBody:
@@ -36,19 +59,9 @@ def _shorten_content(body: MessageBody, chars: int, head_share: float = DEFAULT_
     return {**body, "content": truncate_content(body.get("content"), chars, head_share)}
 
 
-def _shorten_arguments(body: MessageBody, chars: int) -> MessageBody:
-    """Keeps about `chars` characters of the arguments of each call. They remain a JSON object."""
-    return _change_call_arguments(body, lambda arguments: truncate_arguments(arguments, chars))
-
-
 def _replace_content(body: MessageBody, text: str) -> MessageBody:
     """Replaces the content by a short text."""
     return {**body, "content": text}
-
-
-def _clear_arguments(body: MessageBody) -> MessageBody:
-    """Replaces the arguments of each call by an empty object."""
-    return _change_call_arguments(body, lambda _: "{}")
 
 
 def _remove_reasoning(body: MessageBody) -> MessageBody:
@@ -124,11 +137,9 @@ def shorten_contents(
 
 def truncate_message_texts(body: MessageBody, share: float) -> MessageBody:
     """Returns a copy of a message whose long texts keep `share` of their characters."""
-
-    def change(arguments: str) -> str:
-        return arguments if len(arguments) <= SHORT_TEXT_CHARS else truncate_arguments_by_share(arguments, share)
-
-    copy = _change_call_arguments(body, change, lambda text: truncate_long_text(text, share))
+    copy = _change_call_arguments(
+        body, lambda text: truncate_arguments_by_share(text, share), lambda text: truncate_long_text(text, share)
+    )
     if "content" in body:
         copy["content"] = truncate_content_by_share(body["content"], share)
     return copy
@@ -161,9 +172,8 @@ def _is_text_field(key: str, value: object) -> bool:
 OPERATIONS: Final[Mapping[str, Callable[..., MessageBody]]] = {
     "shorten": truncate_message_texts,
     "contents": _shorten_content,
-    "arguments": _shorten_arguments,
     "say": _replace_content,
-    "inputs": _clear_arguments,
     "thoughtless": _remove_reasoning,
+    **build_argument_operations(_change_call_arguments),
 }
 """The names are stored with conversations: an operation keeps its name."""

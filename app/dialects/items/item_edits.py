@@ -1,6 +1,6 @@
 """Applies the operations that shorten a message to Responses items. Pure.
 
-The operations are those of `app.dialects.chat.message_edits`, and do to items what they do to the chat form of the
+The operations are those of `app.dialects.body.message_edits`, and do to items what they do to the chat form of the
 items. An item that an operation does not change keeps its JSON.
 """
 
@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from app.conversation.item import EditOperation
-from app.dialects.body.message_edits import shorten_contents, truncate_content_by_share
+from app.dialects.body.message_edits import build_argument_operations, shorten_contents, truncate_content_by_share
 from app.dialects.items.chat_form import convert_output
 from app.dialects.items.item_kinds import OUTPUT_TYPES, SPOKEN_ROLES, find_message_role, is_client_call, read_type
 from app.dialects.text_truncation import (
     DEFAULT_HEAD_SHARE,
-    SHORT_TEXT_CHARS,
-    truncate_arguments,
     truncate_arguments_by_share,
     truncate_long_text,
 )
@@ -31,14 +28,6 @@ EMPTY_IMAGE: Final = (
 """An image of one pixel: what stands for a screenshot, where a text is not allowed."""
 TYPES_WITHOUT_ID: Final = ("message", "function_call", "custom_tool_call")
 """Items that may be sent without an id. With their id, OpenAI asks for the reasoning that they were stored with."""
-
-
-def apply_operations_to_items(items: Sequence[EditedItem], operations: Sequence[EditOperation]) -> list[EditedItem]:
-    """Returns the items with operations applied. The same operations always give the same items."""
-    edited = list(items)
-    for name, *arguments in operations:
-        edited = OPERATIONS[str(name)](edited, *arguments)
-    return edited
 
 
 def remove_reasoning(items: Sequence[EditedItem]) -> list[EditedItem]:
@@ -80,7 +69,7 @@ def _shorten_item_texts(item: EditedItem, share: float) -> EditedItem:
     if isinstance(item, str):
         return truncate_long_text(item, share)
     match item:
-        case {"type": "function_call", "arguments": str(arguments)} if len(arguments) > SHORT_TEXT_CHARS:
+        case {"type": "function_call", "arguments": str(arguments)}:
             return {**item, "arguments": truncate_arguments_by_share(arguments, share)}
         case {"type": "custom_tool_call", "input": str(text)}:
             return {**item, "input": truncate_long_text(text, share)}
@@ -90,16 +79,6 @@ def _shorten_item_texts(item: EditedItem, share: float) -> EditedItem:
 def _shorten_content(items: list[EditedItem], chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> list[EditedItem]:
     """Keeps about `chars` characters of the texts together, `head_share` of them from the beginning of each."""
     return shorten_contents(items, [_read_content(item) for item in items], chars, head_share, _change_contents)
-
-
-def _shorten_arguments(items: list[EditedItem], chars: int) -> list[EditedItem]:
-    """Keeps about `chars` characters of the arguments of each call. They remain a JSON object."""
-    return _change_call_arguments(items, lambda arguments: truncate_arguments(arguments, chars))
-
-
-def _clear_arguments(items: list[EditedItem]) -> list[EditedItem]:
-    """Replaces the arguments of each call by an empty object."""
-    return _change_call_arguments(items, lambda _: "{}")
 
 
 def _change_call_arguments(items: list[EditedItem], change: Callable[[str], str]) -> list[EditedItem]:
@@ -172,9 +151,8 @@ def _is_reasoning(item: EditedItem) -> bool:
 OPERATIONS: Final[Mapping[str, Callable[..., list[EditedItem]]]] = {
     "shorten": _shorten_texts,
     "contents": _shorten_content,
-    "arguments": _shorten_arguments,
     "say": _replace_content,
-    "inputs": _clear_arguments,
     "thoughtless": remove_reasoning,
+    **build_argument_operations(_change_call_arguments),
 }
 """The names are those of `message_edits.OPERATIONS`: they are stored with conversations."""

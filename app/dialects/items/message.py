@@ -16,8 +16,9 @@ import orjson
 
 from app.conversation.item import EditOperation, Item, ToolCall
 from app.dialects.body.message import BodyMessage, ChatMessage
+from app.dialects.body.message_edits import apply_operations
 from app.dialects.items.chat_form import build_chat_form
-from app.dialects.items.item_edits import apply_operations_to_items
+from app.dialects.items.item_edits import OPERATIONS
 from app.dialects.items.item_kinds import CALL_OUTPUT_TYPES, OUTPUT_TYPES, read_type
 from app.errors import InvalidRequest
 
@@ -88,7 +89,7 @@ class ResponsesMessage(BodyMessage):
         ]
 
     def edit(self, operations: Sequence[EditOperation]) -> Self:
-        return self.from_items(apply_operations_to_items(self.items, operations))
+        return self.from_items(apply_operations(OPERATIONS, self.items, operations))
 
 
 def build_items_message(items: Sequence[bytes]) -> Item:

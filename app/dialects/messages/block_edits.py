@@ -11,33 +11,15 @@ from typing import Final
 
 import orjson
 
-from app.conversation.item import EditOperation
 from app.conversation.json_text import encode_compact_json
-from app.dialects.body.message_edits import shorten_contents, truncate_content_by_share
+from app.dialects.body.message_edits import build_argument_operations, shorten_contents, truncate_content_by_share
 from app.dialects.messages.message_body import THINKING_TYPES, Block, list_blocks
-from app.dialects.text_truncation import (
-    DEFAULT_HEAD_SHARE,
-    SHORT_TEXT_CHARS,
-    truncate_arguments,
-    truncate_arguments_by_share,
-)
-
-
-def apply_operations_to_blocks(blocks: Sequence[Block], operations: Sequence[EditOperation]) -> list[Block]:
-    """Returns the blocks with operations applied. The same operations always give the same blocks."""
-    edited = list(blocks)
-    for name, *arguments in operations:
-        edited = OPERATIONS[str(name)](edited, *arguments)
-    return edited
+from app.dialects.text_truncation import DEFAULT_HEAD_SHARE, truncate_arguments_by_share
 
 
 def _shorten_texts(blocks: list[Block], share: float) -> list[Block]:
     """Keeps a share of the characters of each long text."""
-
-    def change(text: str) -> str:
-        return text if len(text) <= SHORT_TEXT_CHARS else truncate_arguments_by_share(text, share)
-
-    shorter = _change_inputs(blocks, change)
+    shorter = _change_inputs(blocks, lambda text: truncate_arguments_by_share(text, share))
     return [_change_content(block, lambda content: truncate_content_by_share(content, share)) for block in shorter]
 
 
@@ -45,16 +27,6 @@ def _shorten_content(blocks: list[Block], chars: int, head_share: float = DEFAUL
     """Keeps about `chars` characters of the texts together, `head_share` of them from the beginning of each."""
     contents = [list_blocks(_read_content(block)) for block in blocks]
     return shorten_contents(blocks, contents, chars, head_share, _change_content)
-
-
-def _shorten_inputs(blocks: list[Block], chars: int) -> list[Block]:
-    """Keeps about `chars` characters of the input of each call."""
-    return _change_inputs(blocks, lambda text: truncate_arguments(text, chars))
-
-
-def _clear_inputs(blocks: list[Block]) -> list[Block]:
-    """Replaces the input of each call by an empty object."""
-    return _change_inputs(blocks, lambda _: "{}")
 
 
 def _replace_content(blocks: list[Block], text: str) -> list[Block]:
@@ -98,9 +70,8 @@ def _read_content(block: Block) -> object:
 OPERATIONS: Final[Mapping[str, Callable[..., list[Block]]]] = {
     "shorten": _shorten_texts,
     "contents": _shorten_content,
-    "arguments": _shorten_inputs,
     "say": _replace_content,
-    "inputs": _clear_inputs,
     "thoughtless": _remove_thinking,
+    **build_argument_operations(_change_inputs),
 }
 """The names are those of `message_edits.OPERATIONS`: they are stored with conversations."""

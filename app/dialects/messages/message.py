@@ -17,7 +17,8 @@ import orjson
 from app.conversation.item import EditOperation, Item, ToolCall
 from app.dialects.answer_decoding import Answer
 from app.dialects.body.message import BodyMessage
-from app.dialects.messages.block_edits import apply_operations_to_blocks
+from app.dialects.body.message_edits import apply_operations
+from app.dialects.messages.block_edits import OPERATIONS
 from app.dialects.messages.message_body import EXPRESSED_FIELDS, Block, build_body, list_blocks
 from app.errors import InvalidRequest
 
@@ -98,7 +99,7 @@ class MessagesMessage(BodyMessage):
         return [_build_hosted_call(block) for block in self.blocks if block["type"] not in EXPRESSED_FIELDS]
 
     def edit(self, operations: Sequence[EditOperation]) -> Self:
-        blocks = apply_operations_to_blocks(self.blocks, operations)
+        blocks = apply_operations(OPERATIONS, self.blocks, operations)
         return self.from_raw_blocks(self.native_role, [orjson.dumps(block) for block in blocks])
 
     def _decode(self) -> _Parts:

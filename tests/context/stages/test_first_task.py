@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.context.plan.outline import Plan, SummarizeMode
 from app.context.plan.policy import ContextPolicy, make_policy
 from app.dialects.body.message import decode_body
-from app.dialects.body.message_edits import apply_edit_operations
+from app.dialects.body.message_edits import OPERATIONS, apply_operations
 from tests.context.plan_checks import NOTICE_TOKENS, check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import COUNT, Body, World, assistant, calls, result, user, words
 from tests.shared_data import needs_recordings, recorded
@@ -30,7 +30,7 @@ def can_be_masked_to_fit(world: World) -> bool:
     masked = ("contents", 300)
     new_from_seq, limit = world.new_from_seq or 0, world.budget.limit
     read_tokens = sum(
-        min(entry.tokens, COUNT.count_message(apply_edit_operations(decode_body(entry.message), [masked])))
+        min(entry.tokens, COUNT.count_message(apply_operations(OPERATIONS, decode_body(entry.message), [masked])))
         if entry.message.role == "tool"
         else entry.tokens
         for entry in world.log[:new_from_seq]

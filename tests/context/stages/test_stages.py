@@ -19,7 +19,7 @@ from app.context.stages.truncation_caps import compute_age_weights
 from app.context.view.message_edits import render_edited_message
 from app.conversation.context_edits import ReasoningClearing, ToolResultClearing
 from app.dialects.body.message import decode_body
-from app.dialects.body.message_edits import apply_edit_operations
+from app.dialects.body.message_edits import OPERATIONS, apply_operations
 from tests.context.planned_conversation import COUNT, Body, assistant, calls, log_of, result, user, words
 
 WINDOW = 10_000
@@ -476,4 +476,4 @@ def test_the_log_itself_is_never_changed(stage: str) -> None:
 @pytest.mark.parametrize("kind", ["thinking", "redacted_thinking", "reasoning", "reasoning_text"])
 def test_every_kind_of_reasoning_part_is_left_out(kind: str) -> None:
     body = {"role": "assistant", "content": [{"type": kind, "text": "Hm."}, {"type": "text", "text": "Yes."}]}
-    assert apply_edit_operations(body, [("thoughtless",)])["content"] == [{"type": "text", "text": "Yes."}]
+    assert apply_operations(OPERATIONS, body, [("thoughtless",)])["content"] == [{"type": "text", "text": "Yes."}]

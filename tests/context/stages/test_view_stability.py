@@ -10,7 +10,7 @@ from app.context.plan.outline import Plan, SummarizeMode
 from app.context.plan.policy import make_policy
 from app.conversation.context_edits import ToolResultClearing
 from app.dialects.body.message import decode_body
-from app.dialects.body.message_edits import apply_edit_operations
+from app.dialects.body.message_edits import OPERATIONS, apply_operations
 from tests.context.conversation_strategies import POLICIES, tool_call
 from tests.context.plan_checks import check_plan
 from tests.context.planned_conversation import COUNT, World, assistant, calls, result, user, words
@@ -60,7 +60,9 @@ def is_masked_as_far_as_can_be(world: World, decided: Plan) -> bool:
     """Whether no message was left out, and each result that was read keeps 300 characters at most."""
     for entry in world.log[:-2]:
         shown_tokens = decided.edits[entry.seq].tokens if entry.seq in decided.edits else entry.tokens
-        masked_tokens = COUNT.count_message(apply_edit_operations(decode_body(entry.message), [("contents", 300)]))
+        masked_tokens = COUNT.count_message(
+            apply_operations(OPERATIONS, decode_body(entry.message), [("contents", 300)])
+        )
         if decided.boundary_seq or (entry.message.role == "tool" and shown_tokens > masked_tokens):
             return False
     return True

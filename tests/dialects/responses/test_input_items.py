@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.item import EditOperation
+from app.dialects.body.message_edits import apply_operations
 from app.dialects.items.input_items import find_item_groups
-from app.dialects.items.item_edits import apply_operations_to_items
+from app.dialects.items.item_edits import OPERATIONS
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.message_rendering import build_output_items, render_messages_for_chat, render_messages_for_responses
 from app.errors import InvalidRequest
@@ -196,4 +197,4 @@ def read_everything(message: ResponsesMessage) -> None:
         getattr(message, name)
     for operation in EACH_OPERATION:
         edited = message.edit([operation])
-        assert apply_operations_to_items(message.items, [operation]) == edited.items
+        assert apply_operations(OPERATIONS, message.items, [operation]) == edited.items

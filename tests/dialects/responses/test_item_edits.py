@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from app.conversation.item import EditOperation
 from app.dialects.body.message import ChatMessage
 from app.dialects.body.message_edits import OPERATIONS as CHAT_OPERATIONS
-from app.dialects.items.item_edits import EMPTY_IMAGE, OPERATIONS, apply_operations_to_items
+from app.dialects.body.message_edits import apply_operations
+from app.dialects.items.item_edits import EMPTY_IMAGE, OPERATIONS
 from app.dialects.items.message import ResponsesMessage
 from tests.dialects.responses.histories import TALKS, Talk
 from tests.support.input_items import group_input_items
@@ -47,7 +48,7 @@ EDITS = st.lists(
 
 
 def edit(items: list[Any], *operations: EditOperation) -> list[Any]:
-    return apply_operations_to_items(items, operations)
+    return apply_operations(OPERATIONS, items, operations)
 
 
 def group(items: list[dict[str, Any]]) -> list[ResponsesMessage]:
