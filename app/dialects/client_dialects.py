@@ -23,9 +23,9 @@ from app.dialects.messages.request_fields import (
     read_messages_schemas,
     translate_messages_fields_to_chat,
 )
+from app.dialects.provider_dialect import SelectedFields
 from app.dialects.request_translation import (
     RESPONSES_SCHEMA_FIELDS,
-    TranslatedFields,
     read_responses_schemas,
     translate_fields_to_chat,
 )
@@ -50,7 +50,7 @@ class ClientDialect(msgspec.Struct, frozen=True):
     tokens."""
     read_kept_parameters: Callable[[Fields, str], dict[str, Any]]
     """Returns the fields of a request that its stored completion or response repeats. Takes the request's id, too."""
-    translate_to_chat: Callable[[Fields], TranslatedFields]
+    translate_to_chat: Callable[[Fields], SelectedFields]
     """Returns the fields, without messages, in the form from which every provider's dialect translates."""
     context_edits_field: str = ""
     """The field that asks to clear old messages; empty if the protocol has none."""
@@ -60,8 +60,8 @@ class ClientDialect(msgspec.Struct, frozen=True):
     """Returns the fields of an answer that tell what was cleared."""
 
 
-def _keep_fields(fields: Fields) -> TranslatedFields:
-    return TranslatedFields(dict(fields), [])
+def _keep_fields(fields: Fields) -> SelectedFields:
+    return SelectedFields(dict(fields))
 
 
 CLIENT_DIALECTS: Final[dict[str, ClientDialect]] = {

@@ -14,11 +14,12 @@ from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks
 
 
 class SelectedFields(msgspec.Struct, frozen=True):
-    """The fields of a client's request for a provider, without the messages where these must be rendered."""
+    """The fields of a client's request for a provider, as they came or translated, without the messages where these
+    must be rendered."""
 
     fields: dict[str, bytes]
     """JSON text by name."""
-    keeps_messages: bool
+    keeps_messages: bool = False
     """Whether the client's messages stand among the fields, and may be sent as they came."""
     warnings: Sequence[str] = ()
     """Sentences about what was left out."""

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-import msgspec
 import orjson
 
 from app.conversation.item import CountedSchemas
 from app.dialects.body.message_fields import read_schemas
+from app.dialects.provider_dialect import SelectedFields
 from app.dialects.request_body import decode_field, decode_typed_field, remove_own_metadata
 from app.dialects.responses.tools import (
     check_tool_choice,
@@ -120,16 +120,7 @@ supported with this model". Models with other names are not OpenAI's."""
 MAX_WARNED_FIELDS: Final = 16
 
 
-class TranslatedFields(msgspec.Struct, frozen=True):
-    """The fields of a request for a provider of the other protocol, without the messages."""
-
-    fields: dict[str, bytes]
-    """JSON text by name."""
-    warnings: list[str]
-    """Sentences about what was left out."""
-
-
-def translate_fields_to_chat(fields: Mapping[str, bytes]) -> TranslatedFields:
+def translate_fields_to_chat(fields: Mapping[str, bytes]) -> SelectedFields:
     """Translates the fields of a Responses request for a provider of Chat Completions.
 
     Args:
@@ -149,10 +140,10 @@ def translate_fields_to_chat(fields: Mapping[str, bytes]) -> TranslatedFields:
     limit = decode_typed_field(fields, "max_output_tokens", int)
     if limit is not None:
         translated[choose_output_limit_field(str(decode_field(fields, "model")))] = b"%d" % limit
-    return TranslatedFields(translated, render_field_warnings(dropped, "Chat Completions"))
+    return SelectedFields(translated, warnings=render_field_warnings(dropped, "Chat Completions"))
 
 
-def translate_fields_to_responses(fields: Mapping[str, bytes]) -> TranslatedFields:
+def translate_fields_to_responses(fields: Mapping[str, bytes]) -> SelectedFields:
     """Translates the fields of a chat completion request for a provider of the Responses API.
 
     Raises:
@@ -180,7 +171,7 @@ def translate_fields_to_responses(fields: Mapping[str, bytes]) -> TranslatedFiel
     if limit := next((limit for limit in limits if limit > 0), None):
         translated["max_output_tokens"] = b"%d" % max(limit, MIN_OUTPUT_TOKENS)
     translated |= _translate_stream_options(fields, dropped)
-    return TranslatedFields(translated, render_field_warnings(dropped, "the Responses API"))
+    return SelectedFields(translated, warnings=render_field_warnings(dropped, "the Responses API"))
 
 
 def select_fields_for_responses(fields: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -28,7 +28,6 @@ from app.dialects.client_dialects import ClientDialect
 from app.dialects.item_decoding import decode_item
 from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_body_fields, decode_field
-from app.dialects.request_translation import TranslatedFields
 from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.errors import GatewayError
 from app.pipeline.turn.chat_request import Caller, ChatRequest, DeliveryOptions
@@ -209,8 +208,8 @@ def parse_toy_request(body: bytes, headers: Mapping[str, str], caller: Caller, r
     )
 
 
-def translate_to_chat(fields: Mapping[str, bytes]) -> TranslatedFields:
-    return TranslatedFields({name: bytes(raw) for name, raw in fields.items() if name != "say"}, [])
+def translate_to_chat(fields: Mapping[str, bytes]) -> SelectedFields:
+    return SelectedFields({name: bytes(raw) for name, raw in fields.items() if name != "say"})
 
 
 TOY_CLIENT = ClientDialect(

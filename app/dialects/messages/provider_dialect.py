@@ -48,8 +48,7 @@ class MessagesProviderDialect(ProviderDialect):
     def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
         if client == self.client_protocol:
             return SelectedFields(select_own_fields(fields), keeps_messages=True)
-        own = translate_chat_fields_to_messages(remove_own_metadata(dict(fields), keeps_metadata=keeps_metadata))
-        return SelectedFields(own.fields, keeps_messages=False, warnings=own.warnings)
+        return translate_chat_fields_to_messages(remove_own_metadata(dict(fields), keeps_metadata=keeps_metadata))
 
     def render_messages(
         self,

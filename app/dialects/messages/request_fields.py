@@ -14,10 +14,10 @@ from app.conversation.item import CountedSchemas
 from app.dialects.body.message_fields import read_schemas
 from app.dialects.messages.context_edits import drop_thinking_edits
 from app.dialects.messages.message_rendering import count_cache_marks
+from app.dialects.provider_dialect import SelectedFields
 from app.dialects.request_body import END_USER_FIELDS, decode_field
 from app.dialects.request_translation import (
     GATEWAY_FIELDS,
-    TranslatedFields,
     name_fates,
     pass_fields,
     render_field_warnings,
@@ -85,7 +85,7 @@ MESSAGES_SCHEMA_FIELDS: Final = frozenset({"tools", "output_config"})
 """Fields of a Messages request with schemas."""
 
 
-def translate_messages_fields_to_chat(fields: Mapping[str, bytes]) -> TranslatedFields:
+def translate_messages_fields_to_chat(fields: Mapping[str, bytes]) -> SelectedFields:
     """Translates the fields of a Messages request for a provider of one of OpenAI's protocols, in the form of Chat
     Completions.
 
@@ -113,10 +113,10 @@ def translate_messages_fields_to_chat(fields: Mapping[str, bytes]) -> Translated
     if (limit := decode_field(fields, "max_tokens")) is not None:
         translated[choose_output_limit_field(str(decode_field(fields, "model")))] = b"%d" % limit
     translated |= _translate_tools_to_chat(fields, dropped)
-    return TranslatedFields(translated, render_field_warnings(dropped, "one of OpenAI's protocols"))
+    return SelectedFields(translated, warnings=render_field_warnings(dropped, "one of OpenAI's protocols"))
 
 
-def translate_chat_fields_to_messages(fields: Mapping[str, bytes]) -> TranslatedFields:
+def translate_chat_fields_to_messages(fields: Mapping[str, bytes]) -> SelectedFields:
     """Translates the fields of a chat completion request for a provider of the Messages API.
 
     Raises:
@@ -139,7 +139,7 @@ def translate_chat_fields_to_messages(fields: Mapping[str, bytes]) -> Translated
     if config := _translate_output_config(fields, dropped):
         translated["output_config"] = orjson.dumps(config)
     translated |= _translate_tools_from_chat(fields, dropped)
-    return TranslatedFields(translated, render_field_warnings(dropped, "the Messages API"))
+    return SelectedFields(translated, warnings=render_field_warnings(dropped, "the Messages API"))
 
 
 def select_own_fields(fields: Mapping[str, bytes]) -> dict[str, bytes]:

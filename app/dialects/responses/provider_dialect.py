@@ -29,12 +29,11 @@ class ResponsesProviderDialect(ProviderDialect):
 
     def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
         if client != self.client_protocol:
-            translated = translate_fields_to_responses(remove_own_metadata(dict(fields), keeps_metadata=keeps_metadata))
-            return SelectedFields(translated.fields, keeps_messages=False, warnings=translated.warnings)
+            return translate_fields_to_responses(remove_own_metadata(dict(fields), keeps_metadata=keeps_metadata))
         selected = select_fields_for_responses(fields)
         input_json = bytes(fields.get("input", b""))
         if not input_json or needs_rendering_for_responses(input_json):
-            return SelectedFields(selected, keeps_messages=False)
+            return SelectedFields(selected)
         selected |= {name: bytes(fields[name]) for name in ("instructions", "input") if name in fields}
         return SelectedFields(selected, keeps_messages=True)
 

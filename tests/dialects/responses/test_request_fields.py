@@ -17,13 +17,13 @@ from openai.types.responses.response_create_params import ResponseCreateParamsNo
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.dialects.body.message_fields import read_schemas
+from app.dialects.provider_dialect import SelectedFields
 from app.dialects.request_body import decode_body_fields
 from app.dialects.request_translation import (
     FATES_TO_CHAT,
     FATES_TO_RESPONSES,
     GATEWAY_FIELDS,
     WITHHELD_FIELDS,
-    TranslatedFields,
     read_responses_schemas,
     select_fields_for_responses,
     translate_fields_to_chat,
@@ -189,7 +189,7 @@ def test_the_page_names_the_fields_that_no_provider_gets() -> None:
 
 
 def check_fate(
-    fate: str, name: str, sample: tuple[Any, dict[str, Any]], send: Callable[[dict[str, Any]], TranslatedFields]
+    fate: str, name: str, sample: tuple[Any, dict[str, Any]], send: Callable[[dict[str, Any]], SelectedFields]
 ) -> None:
     value, expected = sample
     if fate == "refused":
@@ -212,7 +212,7 @@ def check_fate(
 
 @pytest.mark.parametrize("name", sorted(RESPONSES_SAMPLES))
 def test_a_field_of_a_responses_request_has_its_fate(name: str) -> None:
-    def send(members: dict[str, Any]) -> TranslatedFields:
+    def send(members: dict[str, Any]) -> SelectedFields:
         fields = encode({**GPT, **members})
         parse_responses_fields(fields)
         return translate_fields_to_chat(fields)
@@ -222,7 +222,7 @@ def test_a_field_of_a_responses_request_has_its_fate(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(CHAT_SAMPLES))
 def test_a_field_of_a_chat_request_has_its_fate(name: str) -> None:
-    def send(members: dict[str, Any]) -> TranslatedFields:
+    def send(members: dict[str, Any]) -> SelectedFields:
         return translate_fields_to_responses(encode({"model": "m", "messages": HELLO, **members}))
 
     check_fate(FATES_TO_RESPONSES[name], name, CHAT_SAMPLES[name], send)

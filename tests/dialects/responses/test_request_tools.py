@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.items.message import ResponsesMessage
+from app.dialects.provider_dialect import SelectedFields
 from app.dialects.request_body import decode_body_fields
-from app.dialects.request_translation import TranslatedFields, translate_fields_to_chat, translate_fields_to_responses
+from app.dialects.request_translation import translate_fields_to_chat, translate_fields_to_responses
 from app.dialects.responses.tools import list_namespaced_names
 from app.errors import InvalidRequest
 
@@ -27,7 +28,7 @@ def encode(members: Mapping[str, Any]) -> dict[str, bytes]:
     return decode_body_fields(orjson.dumps({"model": "gpt-5", **members}))
 
 
-def translate_to_chat(*tools: Any, **members: Any) -> TranslatedFields:
+def translate_to_chat(*tools: Any, **members: Any) -> SelectedFields:
     return translate_fields_to_chat(encode({"tools": tools, **members}))
 
 
