@@ -160,7 +160,7 @@ def _build_instruction_items(response: StoredCompletion) -> list[ItemObject]:
         if isinstance(message, ResponsesMessage):
             items += build_input_items(message)
         else:
-            items += map(orjson.loads, render_messages_for_responses([message.raw]).raw_items)
+            items += map(orjson.loads, render_messages_for_responses([message.raw]).messages)
     return [
         {**item, "id": derive_item_id(response.id, "msg", index)} if "id" not in item else item
         for index, item in enumerate(items)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
-import msgspec
 import orjson
 
 from app.conversation.item import Item
@@ -34,6 +33,7 @@ from app.dialects.items.left_out_kinds import LeftOutKinds
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.message_body import list_unexpressed_fields
+from app.dialects.provider_dialect import RenderedMessages
 from app.errors import InvalidRequest
 
 MessageBody = dict[str, Any]
@@ -63,16 +63,6 @@ UNSENT_PART_FIELDS: Final = frozenset({"type", "prompt_cache_breakpoint", "logpr
 """Fields of a part that say nothing to a model."""
 REWRITTEN_MARKERS: Final = (b'"reasoning"', b'"compaction"', b'"item_reference"')
 """A run without these bytes is sent as it is."""
-
-
-class RenderedInput(msgspec.Struct, frozen=True):
-    """The messages of a view as fields of a Responses request."""
-
-    instructions: bytes | None
-    """A JSON string; None if the request had none."""
-    raw_items: list[bytes]
-    """The JSON text of each item of `input`."""
-    warnings: list[str]
 
 
 def render_messages_for_chat(
@@ -109,8 +99,8 @@ def needs_rendering_for_responses(raw: bytes) -> bool:
 
 def render_messages_for_responses(
     raws: Sequence[bytes], *, own_contents: Set[str] | None = None, cache_marks: CacheMarks = NO_CACHE_MARKS
-) -> RenderedInput:
-    """Returns the messages of a view as items.
+) -> RenderedMessages:
+    """Returns the messages of a view as items, and the field `instructions`.
 
     Items keep their bytes. Left out are reasoning items that only name what a provider may have stored, and references
     to stored items: the provider is asked to store nothing.
@@ -129,7 +119,8 @@ def render_messages_for_responses(
         renderer.add_message(raw)
         if at in cache_marks and items:
             items[-1] = add_breakpoints(items[-1], cache_marks[at], "input_text")
-    return RenderedInput(renderer.instructions, renderer.raw_items, renderer.left_out.render_warnings())
+    instructions = {"instructions": renderer.instructions}
+    return RenderedMessages(renderer.raw_items, instructions, renderer.left_out.render_warnings())
 
 
 def build_output_items(message: Item, response_id: str, *, status: str = "completed") -> list[dict[str, Any]]:

@@ -433,7 +433,7 @@ async def send_history(w: MessagesWorld, protocol: str, history: list[dict[str, 
     function = {"name": TOOL["name"], "parameters": TOOL["input_schema"]}
     if protocol == "chat":
         return await w.say(history, tools=[{"type": "function", "function": function}])
-    items = [orjson.loads(raw) for raw in render_messages_for_responses(raws).raw_items]
+    items = [orjson.loads(raw) for raw in render_messages_for_responses(raws).messages]
     body = {"model": "m", "input": items, "tools": [{"type": "function", **function}]}
     answer = await w.client.post(f"{w.base_url}/responses", json=body, headers={"authorization": "Bearer sk-one"})
     assert answer.status_code == 200, answer.text

@@ -49,7 +49,8 @@ def render(protocol: str, raws: Sequence[bytes]) -> tuple[list[bytes], list[str]
         return render_messages_for_chat(raws)
     if protocol == "responses":
         items = render_messages_for_responses(raws)
-        return [*([items.instructions] if items.instructions else []), *items.raw_items], items.warnings
+        instructions = items.fields["instructions"]
+        return [*([instructions] if instructions else []), *items.messages], [*items.warnings]
     view = render_messages_for_anthropic(raws)
     return [*([view.system] if view.system else []), *view.raw_messages], view.warnings
 

@@ -44,4 +44,4 @@ def _build_items(raw: bytes) -> list[dict[str, Any]]:
     message = decode_item(raw)
     if isinstance(message, ResponsesMessage):
         return build_input_items(message)
-    return [orjson.loads(item) for item in render_messages_for_responses([raw]).raw_items]
+    return [orjson.loads(item) for item in render_messages_for_responses([raw]).messages]

@@ -46,8 +46,7 @@ class ResponsesProviderDialect(ProviderDialect):
         is_edited: bool = False,
         cache_marks: CacheMarks = NO_CACHE_MARKS,
     ) -> RenderedMessages:
-        rendered = render_messages_for_responses(raws, own_contents=own_contents, cache_marks=cache_marks)
-        return RenderedMessages(rendered.raw_items, {"instructions": rendered.instructions}, rendered.warnings)
+        return render_messages_for_responses(raws, own_contents=own_contents, cache_marks=cache_marks)
 
     def has_cache_marks(self, fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
         return has_breakpoints(fields, raws)

@@ -124,7 +124,7 @@ def test_calls_have_their_outputs_and_reasoning_its_items(
         view = world.render(plan)
         own_contents = None if keeps_opaque else frozenset[str]()
         rendered = render_messages_for_responses(view, own_contents=own_contents)
-        sent = [orjson.loads(raw) for raw in rendered.raw_items]
+        sent = [orjson.loads(raw) for raw in rendered.messages]
         check_items(sent, items)
         check_chat_messages([orjson.loads(raw) for raw in render_messages_for_chat(view)[0]])
 

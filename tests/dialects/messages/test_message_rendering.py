@@ -81,8 +81,8 @@ def test_messages_go_to_items_and_back(talk: Talk) -> None:
     rendered = render_messages_for_responses(split(messages))
     assert rendered.warnings == []
     chat, _ = render_messages_for_chat(split(messages))
-    assert [orjson.loads(raw) for raw in rendered.raw_items] == [
-        orjson.loads(raw) for raw in render_messages_for_responses(chat).raw_items
+    assert [orjson.loads(raw) for raw in rendered.messages] == [
+        orjson.loads(raw) for raw in render_messages_for_responses(chat).messages
     ]
 
 

@@ -41,7 +41,7 @@ def to_chat(*messages: Any) -> tuple[list[Any], list[str]]:
 
 def to_items(*messages: Any, own_contents: Set[str] | None = None) -> tuple[list[Any], list[str]]:
     rendered = render_messages_for_responses(dump(list(messages)), own_contents=own_contents)
-    return [orjson.loads(raw) for raw in rendered.raw_items], rendered.warnings
+    return [orjson.loads(raw) for raw in rendered.messages], [*rendered.warnings]
 
 
 def group(items: list[dict[str, Any]]) -> list[bytes]:
@@ -53,8 +53,8 @@ def test_chat_goes_to_items_and_back(talk: Talk) -> None:
     chat, items = talk
     rendered = render_messages_for_responses(dump(chat))
     assert rendered.warnings == []
-    assert [orjson.loads(raw) for raw in rendered.raw_items] == items
-    back, warnings = render_messages_for_chat(group_input_items(rendered.raw_items, may_begin_with_result=False))
+    assert [orjson.loads(raw) for raw in rendered.messages] == items
+    back, warnings = render_messages_for_chat(group_input_items(rendered.messages, may_begin_with_result=False))
     assert ([orjson.loads(raw) for raw in back], warnings) == (chat, [])
 
 
@@ -62,7 +62,7 @@ def test_chat_goes_to_items_and_back(talk: Talk) -> None:
 def test_items_go_to_chat_and_back(talk: Talk) -> None:
     raws, warnings = render_messages_for_chat(group(talk[1]))
     assert warnings == []
-    assert [orjson.loads(raw) for raw in render_messages_for_responses(raws).raw_items] == talk[1]
+    assert [orjson.loads(raw) for raw in render_messages_for_responses(raws).messages] == talk[1]
 
 
 @given(TURNS, st.data())
@@ -71,7 +71,7 @@ def test_a_conversation_may_change_its_protocol_at_any_message(turns: list[Talk]
     for chat, items in turns:
         mixed += data.draw(st.sampled_from([dump(chat), group(items)]))
     all_items = [item for _, items in turns for item in items]
-    assert [orjson.loads(raw) for raw in render_messages_for_responses(mixed).raw_items] == all_items
+    assert [orjson.loads(raw) for raw in render_messages_for_responses(mixed).messages] == all_items
     chat_messages = [orjson.loads(raw) for raw in render_messages_for_chat(mixed)[0]]
     assert chat_messages == [message for chat, _ in turns for message in chat]
 
@@ -81,7 +81,7 @@ def test_messages_of_the_providers_protocol_keep_their_bytes(turns: list[Talk], 
     style = data.draw(st.sampled_from([0, orjson.OPT_INDENT_2]))
     raw_items = [orjson.dumps(item, option=style) for _, items in turns for item in items]
     raws = group_input_items(raw_items, may_begin_with_result=False)
-    assert render_messages_for_responses(raws).raw_items == raw_items
+    assert render_messages_for_responses(raws).messages == raw_items
     chat = [orjson.dumps(message, option=style) for messages, _ in turns for message in messages]
     assert render_messages_for_chat(chat) == (chat, [])
 
@@ -92,7 +92,7 @@ def test_a_missing_result_is_translated_for_the_provider(talk: Talk, data: st.Da
     results = [raw for raw in raws if decode_item(raw).role == "tool"]
     lost = data.draw(st.lists(st.sampled_from(results), max_size=2)) if results else []
     view = add_missing_tool_results([*[raw for raw in raws if raw not in lost], orjson.dumps(USER)])
-    items = [orjson.loads(raw) for raw in render_messages_for_responses(view).raw_items]
+    items = [orjson.loads(raw) for raw in render_messages_for_responses(view).messages]
     calls = {(item["call_id"], f"{item['type']}_output") for item in items if item["type"].endswith("_call")}
     outputs = {(item["call_id"], item["type"]) for item in items if item["type"].endswith("_output")}
     assert calls == outputs
@@ -102,9 +102,9 @@ def test_a_missing_result_is_translated_for_the_provider(talk: Talk, data: st.Da
 def test_instructions_are_a_field_of_a_responses_request_and_a_message_of_chat() -> None:
     raws = [encode_instructions(b'"Brief."'), *dump([[USER]])]
     rendered = render_messages_for_responses(raws)
-    assert (rendered.instructions, rendered.raw_items) == (b'"Brief."', dump([USER]))
+    assert (rendered.fields["instructions"], rendered.messages) == (b'"Brief."', dump([USER]))
     assert render_messages_for_chat(raws)[0][0] == b'{"role":"system","content":"Brief."}'
-    assert render_messages_for_responses(dump([USER])).instructions is None
+    assert render_messages_for_responses(dump([USER])).fields["instructions"] is None
 
 
 def test_reasoning_that_only_the_provider_holds_is_left_out_with_the_ids_that_ask_for_it() -> None:

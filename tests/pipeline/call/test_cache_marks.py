@@ -109,10 +109,10 @@ def test_a_message_without_a_part_for_a_breakpoint_keeps_its_bytes() -> None:
     marked = render_messages_for_responses(
         [orjson.dumps([one]) for one in given], cache_marks=dict.fromkeys((0, 1), CacheMark())
     )
-    assert [list_marks(orjson.loads(one), "prompt_cache_breakpoint") for one in marked.raw_items] == [["a"], ["b"]]
+    assert [list_marks(orjson.loads(one), "prompt_cache_breakpoint") for one in marked.messages] == [["a"], ["b"]]
     items = [b'[{"type":"message", "role":"assistant","content":[{"type":"output_text","text":"a"}]}]']
     rendered = render_messages_for_responses(items, cache_marks={0: CacheMark()})
-    assert rendered.raw_items == [items[0][1:-1]]
+    assert rendered.messages == [items[0][1:-1]]
 
 
 def test_what_is_beside_a_breakpoint_keeps_its_bytes() -> None:
