@@ -21,6 +21,14 @@ def encode_compact_json(value: object) -> str:
         return ""
 
 
+def decode_json_or(text: bytes | str, default: Any) -> Any:
+    """Returns a decoded JSON text; `default` for a text that is no JSON."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return default
+
+
 def is_too_deep(value: object) -> bool:
     """Returns whether the objects and arrays of a decoded value are nested deeper than `MAX_JSON_DEPTH`."""
     level = [value] if isinstance(value, (dict, list)) else []

@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
-import orjson
-
 from app.conversation.item import Item
+from app.conversation.json_text import decode_json_or
 from app.dialects.answer_events import AnswerValue
 from app.dialects.sse import SseEvent
 
@@ -110,12 +109,6 @@ class AnswerDecoder(Answer):
 def drop_cut_events(events: Sequence[SseEvent], protocol: str) -> Sequence[SseEvent]:
     """Returns the last events of a stream without one that was cut off, if its protocol ends streams by an event of its
     own: then what is missing is noticed."""
-    return events if protocol == "openai" else [one for one in events if _is_json(one.data)]
-
-
-def _is_json(data: bytes | None) -> bool:
-    try:
-        orjson.loads(data or b"")
-    except orjson.JSONDecodeError:
-        return False
-    return True
+    return (
+        events if protocol == "openai" else [one for one in events if decode_json_or(one.data or b"", None) is not None]
+    )

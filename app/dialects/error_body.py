@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 
+from app.conversation.json_text import decode_json_or
 from app.errors import GatewayError, UpstreamRefused
 
 _EMPTY_ERROR: Final = {"message": "", "type": "server_error", "param": None, "code": None}
@@ -23,11 +24,8 @@ def encode_error_body(error: GatewayError) -> bytes:
 def read_error_body(error: GatewayError) -> Mapping[str, Any]:
     """Builds an OpenAI error body with `error` as its only key, from the upstream's own error if there is one."""
     if isinstance(error, UpstreamRefused):
-        try:
-            body = orjson.loads(error.raw_body)
-        except orjson.JSONDecodeError:
-            return error.build_body()
-        return {"error": {**_EMPTY_ERROR, "message": error.message, **_read_error(body)}}
+        said = _read_error(decode_json_or(error.raw_body, None))
+        return {"error": {**_EMPTY_ERROR, "message": error.message, **said}}
     return error.build_body()
 
 

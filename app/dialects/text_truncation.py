@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from app.conversation.json_text import is_too_deep
+from app.conversation.json_text import decode_json_or, is_too_deep
 
 DEFAULT_HEAD_SHARE = 0.7
 NEWLINE_SEARCH_SHARE = 0.2
@@ -78,10 +78,7 @@ def truncate_arguments_by_share(arguments: str, share: float) -> str:
 
 def _decode_arguments(arguments: str) -> dict[str, Any] | None:
     """Returns decoded arguments; None if they are no JSON object, or nested too deeply for the recursion."""
-    try:
-        decoded = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return None
+    decoded = decode_json_or(arguments, None)
     return decoded if isinstance(decoded, dict) and not is_too_deep(decoded) else None
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 
+from app.conversation.json_text import decode_json_or
 from app.errors import ChangedCompaction, ContextLengthExceeded, GatewayError, InvalidCapsule, UpstreamRefused
 
 ERROR_TYPES: Final = {
@@ -39,7 +40,7 @@ _OVERFLOW: Final = re.compile(r"maximum context length is (\d+) tokens.*?resulte
 def build_error_body(error: GatewayError, request_id: str) -> bytes:
     """Returns the body of an error response; that of a provider of this API passes unchanged."""
     if isinstance(error, UpstreamRefused):
-        if is_own_error(error.raw_body):
+        if decode_object_or_empty(error.raw_body).get("type") == "error":
             return error.raw_body
         message = _read_message(error.raw_body) or error.message
     else:
@@ -54,11 +55,6 @@ def build_error_body(error: GatewayError, request_id: str) -> bytes:
     return orjson.dumps(
         {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
     )
-
-
-def is_own_error(body: bytes) -> bool:
-    """Says whether a body is an error in the form of the Messages API."""
-    return decode_object_or_empty(body).get("type") == "error"
 
 
 def translate_error_body(body: bytes) -> bytes:
@@ -79,8 +75,5 @@ def _read_message(body: bytes) -> str | None:
 
 def decode_object_or_empty(body: bytes) -> dict[str, Any]:
     """Decodes a JSON object; an empty one for anything else."""
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
+    value = decode_json_or(body, None)
     return value if isinstance(value, dict) else {}

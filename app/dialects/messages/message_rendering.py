@@ -15,6 +15,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import INSTRUCTION_ROLES, Item, ToolCall
+from app.conversation.json_text import decode_json_or
 from app.dialects.body.message import decode_body
 from app.dialects.body.message_fields import REASONING_FIELDS, is_reasoning_part
 from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMark, CacheMarks
@@ -138,10 +139,7 @@ def read_sealed_block(text: object) -> Block | None:
     """Returns the block of `build_sealed_text`; None for any other value."""
     if not isinstance(text, str) or not text.startswith('{"type":"'):
         return None
-    try:
-        block = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
+    block = decode_json_or(text, None)
     return block if isinstance(block, dict) and block.get("type") in THINKING_TYPES else None
 
 
@@ -234,11 +232,10 @@ class _Renderer:
     def _express_call(self, call: ToolCall) -> Block:
         given, sent_id = call.id or "", self._choose_call_id(call.id or "")
         self._call_ids.setdefault(given, []).append(sent_id)
-        try:
-            arguments = {"input": call.arguments} if call.kind == "custom" else orjson.loads(call.arguments or "{}")
-        except orjson.JSONDecodeError:
-            arguments = call.arguments
-        if not isinstance(arguments, dict):
+        arguments = decode_json_or(call.arguments or "{}", call.arguments)
+        if call.kind == "custom":
+            arguments = {"input": call.arguments}
+        elif not isinstance(arguments, dict):
             arguments = {"arguments": arguments}
         return {"type": "tool_use", "id": sent_id, "name": call.name or "tool", "input": arguments}
 

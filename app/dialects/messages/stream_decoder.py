@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from app.conversation.json_text import encode_compact_json
+from app.conversation.json_text import decode_json_or, encode_compact_json
 from app.dialects.answer_decoding import PROTOCOL_FACTS, AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,
@@ -328,8 +328,5 @@ def translate_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 def decode_input(text: str) -> Any:
     """Returns the input of a call. One that was cut off is no JSON, and kept as a text."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        value = text
+    value = decode_json_or(text, text)
     return value if isinstance(value, dict) else {"arguments": value}

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
-import orjson
 
-from app.conversation.json_text import encode_compact_json
+from app.conversation.json_text import decode_json_or, encode_compact_json
 from app.dialects.answer_events import (
     AnswerValue,
     CallBegin,
@@ -122,7 +121,7 @@ class MessagesStreamEncoder:
     def _begin_next_call(self) -> bytes:
         """Begins the next call that waits, if no call is open whose input may still grow."""
         frames = b""
-        while self._waiting_calls and (self._open_call is None or _is_object(self._inputs[self._open_call])):
+        while self._waiting_calls and (self._open_call is None or self._has_whole_input(self._open_call)):
             call = self._waiting_calls.pop(0)
             call_id = call.id or f"toolu_{self._message_id.removeprefix('msg_')}_{call.call}"
             named = {
@@ -136,6 +135,9 @@ class MessagesStreamEncoder:
             if text := "".join(self._inputs[call.call]):
                 frames += self._write_delta({"type": "input_json_delta", "partial_json": text})
         return frames
+
+    def _has_whole_input(self, call: int) -> bool:
+        return isinstance(decode_json_or("".join(self._inputs[call]), None), dict)
 
     def _end_calls(self) -> bytes:
         frames = b""
@@ -193,12 +195,7 @@ def write_whole_block(index: int, block: Block) -> bytes:
 
 def write_event(kind: str, members: Mapping[str, Any]) -> bytes:
     """Writes an event of the stream. Members may hold halves of a surrogate pair."""
-    body = {"type": kind, **members}
-    try:
-        data = orjson.dumps(body)
-    except TypeError:
-        data = encode_json(body)
-    return write_data(kind.encode(), data)
+    return write_data(kind.encode(), encode_json({"type": kind, **members}))
 
 
 def write_data(kind: bytes, data: bytes) -> bytes:
@@ -265,10 +262,3 @@ def splice_message(data: bytes, fields: bytes) -> bytes:
 def _read_count(fields: Mapping[str, Any], name: str) -> int:
     value = fields.get(name)
     return value if isinstance(value, int) else 0
-
-
-def _is_object(pieces: list[str]) -> bool:
-    try:
-        return isinstance(orjson.loads("".join(pieces)), dict)
-    except orjson.JSONDecodeError:
-        return False

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
+from app.conversation.json_text import decode_json_or
 
 _INSPECTED_BYTES = 32_768
 _MAX_DEPTH = 6
@@ -176,7 +176,7 @@ def detect_overflow(status: int, body: bytes) -> ContextOverflow | None:
     # Some proxies and servers refuse a long body without any words.
     if status in (400, 413) and (not text or (status == 413 and _BODY_TOO_LARGE_PATTERN.search(text))):
         return ContextOverflow(is_certain=False)
-    decoded = _decode_or_text(text)
+    decoded = decode_json_or(text, text)
     # An ordinary answer may well speak about context windows.
     if status == 200 and isinstance(decoded, dict) and not decoded.get("error") and decoded.get("object") != "error":
         return None
@@ -218,13 +218,6 @@ def _read_oversized_request(error_text: str) -> ContextOverflow | None:
     return ContextOverflow(limit, is_rate_limit=True) if requested > limit else None
 
 
-def _decode_or_text(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return text
-
-
 def _iterate_error_fields(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yields every text and number in an error body with its key. A text that is JSON itself is decoded: gateways copy
     the error of the server behind them.
@@ -241,7 +234,7 @@ def _iterate_error_fields(value: Any, key: str = "", depth: int = 0) -> Iterator
     elif isinstance(value, str):
         yield key, value
         if value[:1] in ("{", "["):
-            inner = _decode_or_text(value)
+            inner = decode_json_or(value, value)
             if not isinstance(inner, str):
                 yield from _iterate_error_fields(inner, key, depth + 1)
     elif isinstance(value, int):

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+from app.conversation.json_text import decode_json_or
 from app.dialects.body.canonical_message import canonicalize_message
 from app.upstream.quirks.message_and_request_fields import CALL_PROPERTY_PREFIX
 from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,
-    decode_or_none,
     is_empty_value,
     parse_array_elements,
     parse_object_members,
@@ -67,7 +67,7 @@ def restore_missing_fields(
 
 
 def _canonical_answer(raw: bytes) -> bytes | None:
-    body = decode_or_none(raw)
+    body = decode_json_or(raw, None)
     return canonicalize_message(body) if isinstance(body, dict) and body.get("role") == "assistant" else None
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from app.conversation.json_text import decode_json_or
 from app.dialects.body.message_fields import REASONING_PART_TYPES
 from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,
-    decode_or_none,
     is_empty_value,
     is_json_string,
     join_contents,
@@ -146,7 +146,7 @@ def _strip_reasoning_parts(message: OutgoingMessage) -> None:
     kept_parts = [
         part
         for part in parts
-        if decode_or_none((parse_object_members(part) or {}).get("type", b"null")) not in REASONING_PART_TYPES
+        if decode_json_or((parse_object_members(part) or {}).get("type", b"null"), None) not in REASONING_PART_TYPES
     ]
     if len(kept_parts) < len(parts):
         message["content"] = render_array(kept_parts) if kept_parts else b'""'

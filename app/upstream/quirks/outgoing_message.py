@@ -7,10 +7,12 @@ keeps its bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import orjson
+
+from app.conversation.json_text import decode_json_or
 
 NULL: Final = b"null"
 _EMPTY_VALUES: Final = frozenset({b"", NULL, b'""', b"[]"})
@@ -91,14 +93,6 @@ def join_text_parts(content: bytes) -> bytes | None:
     return join_json_strings(texts, "\n") if texts else None
 
 
-def decode_or_none(raw: bytes) -> Any:
-    """Decodes a small value; None if it cannot be read."""
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-
-
 class OutgoingMessage:
     """One message. An unreadable one has no role and no members, and is sent as it came."""
 
@@ -155,7 +149,7 @@ class OutgoingMessage:
 
     def _read_role(self) -> str:
         raw = self["role"]
-        role = _ROLES_BY_JSON.get(raw) or decode_or_none(raw)
+        role = _ROLES_BY_JSON.get(raw) or decode_json_or(raw, None)
         return role if isinstance(role, str) else ""
 
 

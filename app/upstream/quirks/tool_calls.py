@@ -15,10 +15,10 @@ from typing import Final, Literal
 
 import orjson
 
+from app.conversation.json_text import decode_json_or
 from app.upstream.quirks.outgoing_message import (
     NULL,
     OutgoingMessage,
-    decode_or_none,
     find_call_name,
     is_empty_value,
     parse_array_elements,
@@ -142,7 +142,7 @@ def _assign_result_id(
 
 
 def _decode_id(raw: bytes) -> str:
-    value = decode_or_none(raw)
+    value = decode_json_or(raw, None)
     return value if isinstance(value, str) else ""
 
 
