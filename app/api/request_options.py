@@ -10,10 +10,9 @@ from typing import Any, Final, NamedTuple, get_args
 import orjson
 
 from app.context.plan.policy import RecallMode
-from app.conversation.identity import is_valid_conversation_id
 from app.conversation.names import check_name
 from app.dialects.answer_format import EventStyle
-from app.dialects.request_body import decode_field
+from app.dialects.request_body import check_conversation_id, decode_field, read_conversation_field
 from app.errors import InvalidRequest
 from app.pipeline.turn.chat_request import (
     CompactionOptions,
@@ -117,21 +116,19 @@ def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, st
     """
     conversation_id = headers.get("x-conversation-id")
     if conversation_id is not None:
-        return _validate_conversation_id(conversation_id, "X-Conversation-Id"), False
+        return check_conversation_id(conversation_id, "X-Conversation-Id"), False
     conversation_id = decode_field(fields, "conversation_id")
     if conversation_id is not None:
-        return _validate_conversation_id(conversation_id, "conversation_id"), False
-    conversation_id = decode_field(fields, "conversation")
+        return check_conversation_id(conversation_id, "conversation_id"), False
+    conversation_id = read_conversation_field(fields)
     if conversation_id is not None:
-        if isinstance(conversation_id, dict):  # OpenAI's Responses API takes an id or an object with one
-            return _validate_conversation_id(conversation_id.get("id"), "conversation.id"), False
-        return _validate_conversation_id(conversation_id, "conversation"), False
+        return conversation_id, False
     metadata = decode_field(fields, "metadata")
     if isinstance(metadata, dict) and metadata.get("conversation_id") is not None:
-        return _validate_conversation_id(metadata["conversation_id"], "metadata.conversation_id"), False
+        return check_conversation_id(metadata["conversation_id"], "metadata.conversation_id"), False
     for name in CHAT_UI_HEADERS:
         if conversation_id := headers.get(name.lower()):  # a UI sends an empty value before a new chat has an id
-            return _validate_conversation_id(conversation_id, name), True
+            return check_conversation_id(conversation_id, name), True
     return None, False
 
 
@@ -153,16 +150,6 @@ def _parse_session_id(user_id: object) -> object:
     except orjson.JSONDecodeError:
         return None
     return decoded.get("session_id") if isinstance(decoded, dict) else None
-
-
-def _validate_conversation_id(value: object, param: str) -> str:
-    if isinstance(value, str) and is_valid_conversation_id(value):
-        return value
-    raise InvalidRequest(
-        f"{param} must be 1 to 128 characters of A-Z, a-z, 0-9, '.', '_', ':' and '-'.",
-        code="invalid_value",
-        param=param,
-    )
 
 
 def _parse_idempotency_key(headers: Mapping[str, str]) -> str | None:

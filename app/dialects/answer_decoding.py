@@ -109,6 +109,6 @@ class AnswerDecoder(Answer):
 def drop_cut_events(events: Sequence[SseEvent], protocol: str) -> Sequence[SseEvent]:
     """Returns the last events of a stream without one that was cut off, if its protocol ends streams by an event of its
     own: then what is missing is noticed."""
-    return (
-        events if protocol == "openai" else [one for one in events if decode_json_or(one.data or b"", None) is not None]
-    )
+    if protocol == "openai":
+        return events
+    return [one for one in events if decode_json_or(one.data or b"", None) is not None]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 import orjson
 
+from app.conversation.identity import is_valid_conversation_id
 from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.conversation.names import check_name
 from app.errors import InvalidRequest
@@ -22,10 +24,14 @@ TYPE_WORDS: Final[Mapping[type, str]] = {
     list: "an array",
     dict: "an object",
 }
+UNSUPPORTED: Final = "unsupported_parameter"
 END_USER_FIELDS: Final = ("safety_identifier", "user")
 """OpenAI's fields for the end user of an application. The newer one comes first and wins."""
 NAME_FIELDS: Final = (*END_USER_FIELDS, "prompt_cache_key", "previous_response_id")
 """Fields of both protocols that hold a name which the client chooses."""
+_VALIDATION_ERROR: Final = re.compile(
+    r"(?:Object missing required field `(?P<missing>\w+)`|(?P<said>.*?))(?: - at `\$(?P<path>.*)`)?$", re.DOTALL
+)
 _FIELDS_WITH_NAMES: Final = frozenset({*NAME_FIELDS, "metadata"})
 
 
@@ -91,6 +97,52 @@ def decode_typed_field(fields: Mapping[str, bytes], name: str, kind: type[T]) ->
 def build_type_error(param: str, kind: type) -> InvalidRequest:
     """Builds the error for a value of another type than its place must have."""
     return InvalidRequest(f"`{param}` must be {TYPE_WORDS[kind]}.", code="invalid_type", param=param)
+
+
+def build_value_error(param: str, complaint: str, code: str = "invalid_value") -> InvalidRequest:
+    """Builds the error for a value that cannot be taken; the complaint is read after its name."""
+    return InvalidRequest(f"`{param}` {complaint}.", code=code, param=param)
+
+
+def build_missing_error(param: str, hint: str | None = None) -> InvalidRequest:
+    """Builds the error for a value that must be there."""
+    message = f"Missing required parameter: '{param}'."
+    return InvalidRequest(message, code="missing_required_parameter", param=param, hint=hint)
+
+
+def split_validation_error(error: Exception) -> tuple[str, str | None, str | None]:
+    """Returns what an error of msgspec says: the path within the value, such as `.content[0]`; the field that is
+    missing there; and otherwise what is wrong."""
+    found = _VALIDATION_ERROR.match(str(error))
+    assert found is not None
+    return found["path"] or "", found["missing"], found["said"]
+
+
+def read_conversation_field(fields: Mapping[str, bytes]) -> str | None:
+    """Returns the id in `conversation`, which is an id or an object with one; None if the request does not have it.
+
+    Raises:
+        InvalidRequest: it is no such id.
+    """
+    value = decode_field(fields, "conversation")
+    if isinstance(value, dict):
+        return check_conversation_id(value.get("id"), "conversation.id")
+    return None if value is None else check_conversation_id(value, "conversation")
+
+
+def check_conversation_id(value: object, param: str) -> str:
+    """Returns a value that is the id of a conversation.
+
+    Raises:
+        InvalidRequest: it is none; the error names `param`.
+    """
+    if isinstance(value, str) and is_valid_conversation_id(value):
+        return value
+    raise InvalidRequest(
+        f"{param} must be 1 to 128 characters of A-Z, a-z, 0-9, '.', '_', ':' and '-'.",
+        code="invalid_value",
+        param=param,
+    )
 
 
 def check_request_names(fields: Mapping[str, bytes]) -> None:

@@ -16,7 +16,13 @@ import orjson
 from app.conversation.item import CountedSchemas
 from app.dialects.body.message_fields import read_schemas
 from app.dialects.provider_dialect import SelectedFields
-from app.dialects.request_body import decode_field, decode_typed_field, remove_own_metadata
+from app.dialects.request_body import (
+    UNSUPPORTED,
+    build_value_error,
+    decode_field,
+    decode_typed_field,
+    remove_own_metadata,
+)
 from app.dialects.responses.tools import (
     check_tool_choice,
     check_tools,
@@ -30,7 +36,6 @@ from app.dialects.responses.tools import (
     translate_tools_to_responses,
 )
 from app.dialects.summarizer_fields import choose_output_limit_field
-from app.errors import InvalidRequest
 
 Fate = Literal["passed", "translated", "ours", "warned", "refused"]
 
@@ -229,12 +234,8 @@ def pass_fields(fields: Mapping[str, bytes], fates: Mapping[str, Fate], dropped:
         if value is None or value in NEUTRAL_VALUES.get(name, ()):
             continue
         if fate == "refused":
-            raise InvalidRequest(
-                f"`{name}` is not supported: the model's provider has no such parameter, and without it the answer "
-                "would be another one.",
-                code="unsupported_parameter",
-                param=name,
-            )
+            complaint = "has no such parameter, and without it the answer would be another one"
+            raise build_value_error(name, f"is not supported: the model's provider {complaint}", UNSUPPORTED)
         dropped.append(f"`{shorten_name(name)}`")
     return passed
 
@@ -284,11 +285,8 @@ def _translate_text(fields: Mapping[str, bytes], dropped: list[str]) -> dict[str
             return translated | {"response_format": orjson.dumps({"type": "json_schema", "json_schema": body})}
         case {"type": "text" | "json_object"} as answer_format:
             return translated | {"response_format": orjson.dumps(answer_format)}
-    raise InvalidRequest(
-        "`text.format` must be an object with type `text`, `json_object`, or `json_schema` and then a `name`.",
-        code="invalid_value",
-        param="text.format",
-    )
+    complaint = "must be an object with type `text`, `json_object`, or `json_schema` and then a `name`"
+    raise build_value_error("text.format", complaint)
 
 
 def _translate_format_to_responses(answer_format: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -297,21 +295,15 @@ def _translate_format_to_responses(answer_format: dict[str, Any] | None) -> dict
             return answer_format
         case {"type": "json_schema", "json_schema": {"name": str()} as schema}:
             return {**schema, "type": "json_schema"}
-    raise InvalidRequest(
-        "`response_format` must have type `text`, `json_object`, or `json_schema` and then a named `json_schema`.",
-        code="invalid_value",
-        param="response_format",
-    )
+    complaint = "must have type `text`, `json_object`, or `json_schema` and then a named `json_schema`"
+    raise build_value_error("response_format", complaint)
 
 
 def _translate_cache_options(fields: Mapping[str, bytes], dropped: list[str]) -> dict[str, bytes]:
     options = decode_typed_field(fields, "prompt_cache_options", dict) or {}
     if options.get("prewarm"):
-        raise InvalidRequest(
-            "`prompt_cache_options.prewarm` is not supported: the model's provider would answer the request.",
-            code="unsupported_parameter",
-            param="prompt_cache_options.prewarm",
-        )
+        complaint = "is not supported: the model's provider would answer the request"
+        raise build_value_error("prompt_cache_options.prewarm", complaint, UNSUPPORTED)
     known = ("mode", "ttl")
     dropped += list_unknown_members(options, known, "prompt_cache_options")
     kept = {name: options[name] for name in known if name in options}

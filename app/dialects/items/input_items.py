@@ -6,7 +6,6 @@ thousands of items, and most of their bytes are texts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from typing import Final, Literal, get_args
 
@@ -22,12 +21,10 @@ from app.dialects.items.item_kinds import (
     is_hosted,
     read_call_id,
 )
+from app.dialects.request_body import build_missing_error, split_validation_error
 from app.errors import InvalidRequest
 
 ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
-_VALIDATION_ERROR: Final = re.compile(
-    r"(?:Object missing required field `(?P<missing>\w+)`|(?P<said>.*?))(?: - at `\$(?P<path>.*)`)?$", re.DOTALL
-)
 
 
 class PartFields(msgspec.Struct):
@@ -258,13 +255,10 @@ def _decode_unusual_item(raw: bytes, where: str, error: Exception) -> _ItemKind:
 
 def _build_field_error(error: Exception, where: str) -> InvalidRequest:
     """Returns the error for an item whose field is missing or has another type."""
-    found = _VALIDATION_ERROR.match(str(error))
-    path = where + ((found and found["path"]) or "")
-    if found and found["missing"]:
-        param = f"{path}.{found['missing']}"
-        message = f"Missing required parameter: '{param}'."
-        return InvalidRequest(message, code="missing_required_parameter", param=param)
-    said = found["said"] if found else str(error)
+    path, missing, said = split_validation_error(error)
+    path = where + path
+    if missing or said is None:
+        return build_missing_error(f"{path}.{missing}")
     if said.startswith("Invalid enum value"):
         expected = ", ".join(f"'{role}'" for role in ITEM_ROLES)
         return InvalidRequest(

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from app.dialects.items.item_kinds import ItemFields, read_call_id
+from app.dialects.request_body import build_missing_error
 from app.errors import InvalidRequest
 
 REFERENCE_TYPE: Final = "item_reference"
@@ -39,11 +40,7 @@ def find_references(raw_items: Sequence[bytes]) -> dict[int, str]:
         reference = _decode_item(raw)
         if reference.type == REFERENCE_TYPE:
             if not isinstance(reference.id, str):
-                raise InvalidRequest(
-                    f"Missing required parameter: 'input[{index}].id'.",
-                    code="missing_required_parameter",
-                    param=f"input[{index}].id",
-                )
+                raise build_missing_error(f"input[{index}].id")
             references[index] = reference.id
     if len(references) > MAX_REFERENCES:
         raise InvalidRequest(

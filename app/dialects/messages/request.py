@@ -14,7 +14,7 @@ from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep, may_be_too
 from app.conversation.names import check_name
 from app.dialects.messages.errors import THREAD_UNSUPPORTED
 from app.dialects.messages.message import MessagesMessage, render_native_message
-from app.dialects.request_body import check_request_names, decode_field
+from app.dialects.request_body import check_request_names, decode_field, split_validation_error
 from app.errors import InvalidRequest
 
 FIELD_TYPES: Final[Mapping[str, type]] = {
@@ -33,9 +33,6 @@ TYPE_WORDS: Final[Mapping[type, str]] = {
 }
 RESULT_MARKERS: Final = (b'"tool_result"', b'"tool_use"')
 """A message without these bytes calls no tool and brings no result."""
-_VALIDATION_ERROR: Final = re.compile(
-    r"(?:Object missing required field `(?P<missing>\w+)`|(?P<said>.*?))(?: - at `\$(?P<path>.*)`)?$", re.DOTALL
-)
 _INDEX: Final = re.compile(r"\[(\d+|\.\.\.)\]")
 
 
@@ -204,11 +201,10 @@ def describe_validation_error(error: Exception, where: str) -> InvalidRequest:
     Args:
         where: the place of what was decoded.
     """
-    found = _VALIDATION_ERROR.match(str(error))
-    path = where + _INDEX.sub(r".\1", (found and found["path"]) or "")
-    if found and found["missing"]:
-        return build_place_error(f"{path}.{found['missing']}", "Field required")
-    said = found["said"] if found else str(error)
+    path, missing, said = split_validation_error(error)
+    path = where + _INDEX.sub(r".\1", path)
+    if missing or said is None:
+        return build_place_error(f"{path}.{missing}", "Field required")
     if path.endswith(".role") and said.startswith("Invalid enum value"):
         said = "Input should be 'user', 'assistant' or 'system'"
     return build_place_error(path, said)

@@ -15,7 +15,7 @@ from app.dialects.body.message_fields import read_schemas
 from app.dialects.messages.context_edits import drop_thinking_edits
 from app.dialects.messages.message_rendering import count_cache_marks
 from app.dialects.provider_dialect import SelectedFields
-from app.dialects.request_body import END_USER_FIELDS, decode_field
+from app.dialects.request_body import END_USER_FIELDS, UNSUPPORTED, build_type_error, build_value_error, decode_field
 from app.dialects.request_translation import (
     GATEWAY_FIELDS,
     name_fates,
@@ -214,7 +214,7 @@ def _translate_tools_to_chat(fields: Mapping[str, bytes], dropped: list[str]) ->
         raise InvalidRequest(
             f"tool_choice: forces {shorten_name(name) if kind == 'tool' else 'a tool'}, which this model's provider "
             "does not have",
-            code="unsupported_parameter",
+            code=UNSUPPORTED,
             param="tool_choice",
         )
     if not own:
@@ -239,7 +239,7 @@ def _translate_tool_to_chat(tool: Mapping[str, Any]) -> dict[str, Any]:
 def _translate_tools_from_chat(fields: Mapping[str, bytes], dropped: list[str]) -> dict[str, bytes]:
     tools = decode_field(fields, "tools") or []
     if not isinstance(tools, list):
-        raise InvalidRequest("`tools` must be an array.", code="invalid_type", param="tools")
+        raise build_type_error("tools", list)
     own: list[dict[str, Any]] = []
     for index, tool in enumerate(tools):
         match tool:
@@ -278,11 +278,8 @@ def _translate_choice_from_chat(
         case {"allowed_tools": {"mode": "auto" | "required" as mode}} if own or mode == "auto":
             dropped.append("`tool_choice.allowed_tools.tools`")
             return {"type": "any" if mode == "required" else "auto"}
-    raise InvalidRequest(
-        "`tool_choice` forces a tool that this model's provider does not have, or has no form that it knows.",
-        code="unsupported_parameter",
-        param="tool_choice",
-    )
+    complaint = "forces a tool that this model's provider does not have, or has no form that it knows"
+    raise build_value_error("tool_choice", complaint, UNSUPPORTED)
 
 
 def _translate_output_config(fields: Mapping[str, bytes], dropped: list[str]) -> dict[str, Any]:

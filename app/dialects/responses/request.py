@@ -10,12 +10,19 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from app.conversation.identity import is_valid_conversation_id
 from app.conversation.names import check_name
 from app.dialects.capsule_parts import CAPSULE_MARKER
 from app.dialects.items.input_items import encode_instructions, encode_text_input, find_item_groups, join_item_groups
 from app.dialects.items.item_kinds import ItemFields
-from app.dialects.request_body import build_type_error, check_request_names, decode_field, decode_typed_field
+from app.dialects.request_body import (
+    build_missing_error,
+    build_type_error,
+    build_value_error,
+    check_request_names,
+    decode_field,
+    decode_typed_field,
+    read_conversation_field,
+)
 from app.dialects.responses.tools import check_tool_choice, check_tools, list_tools
 from app.errors import InvalidRequest
 
@@ -68,11 +75,11 @@ def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
     _check_passed_fields(fields)
     model = decode_typed_field(fields, "model", str)
     if not model:
-        raise _build_missing_error("model")
+        raise build_missing_error("model")
     check_name(model, "model")
     check_request_names(fields)
     previous_response_id = decode_typed_field(fields, "previous_response_id", str) or None
-    conversation = _parse_conversation(fields)
+    conversation = read_conversation_field(fields)
     if previous_response_id is not None and conversation is not None:
         raise InvalidRequest(
             "Send `previous_response_id` or `conversation`, not both.",
@@ -87,7 +94,7 @@ def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
     messages, item_groups = _parse_input(fields, may_begin_with_result=continues)
     thresholds = _parse_compaction_thresholds(fields)
     if not messages and not continues:
-        raise _build_missing_error("input", "Send `input`, or continue with `previous_response_id` or `conversation`.")
+        raise build_missing_error("input", "Send `input`, or continue with `previous_response_id` or `conversation`.")
     return ResponsesFields(
         raw_messages=[*instructions, *messages],
         item_groups=[*([] for _ in instructions), *item_groups],
@@ -132,37 +139,15 @@ def _check_passed_fields(fields: Mapping[str, bytes]) -> None:
 
 def _check_metadata(metadata: Mapping[str, Any]) -> None:
     if len(metadata) > MAX_METADATA_PAIRS:
-        raise InvalidRequest(
-            f"`metadata` must have at most {MAX_METADATA_PAIRS} pairs.", code="invalid_value", param="metadata"
-        )
+        raise build_value_error("metadata", f"must have at most {MAX_METADATA_PAIRS} pairs")
     for name, value in metadata.items():
         # The place is not named by the pair's name, which may be of any length.
         check_name(name, "metadata", MAX_METADATA_NAME_CHARS)
         param = f"metadata.{name}"
         if not isinstance(value, str):
-            raise InvalidRequest(f"`{param}` must be a string.", code="invalid_type", param=param)
+            raise build_type_error(param, str)
         if len(value) > MAX_METADATA_VALUE_CHARS or "\0" in value:
-            raise InvalidRequest(
-                f"`{param}` must have at most {MAX_METADATA_VALUE_CHARS} characters, and no NUL.",
-                code="invalid_value",
-                param=param,
-            )
-
-
-def _parse_conversation(fields: Mapping[str, bytes]) -> str | None:
-    """Returns the id in `conversation`, which is an id or an object with one."""
-    value, param = decode_field(fields, "conversation"), "conversation"
-    if isinstance(value, dict):
-        value, param = value.get("id"), "conversation.id"
-    elif value is None:
-        return None
-    if isinstance(value, str) and is_valid_conversation_id(value):
-        return value
-    raise InvalidRequest(
-        f"{param} must be 1 to 128 characters of A-Z, a-z, 0-9, '.', '_', ':' and '-'.",
-        code="invalid_value",
-        param=param,
-    )
+            raise build_value_error(param, f"must have at most {MAX_METADATA_VALUE_CHARS} characters, and no NUL")
 
 
 def _parse_instructions(fields: Mapping[str, bytes]) -> list[bytes]:
@@ -229,7 +214,7 @@ def _parse_truncation(fields: Mapping[str, bytes]) -> Truncation:
             return "disabled"
         case "auto":
             return "auto"
-    raise InvalidRequest("`truncation` must be `auto` or `disabled`.", code="invalid_value", param="truncation")
+    raise build_value_error("truncation", "must be `auto` or `disabled`")
 
 
 def _parse_compaction_thresholds(fields: Mapping[str, bytes]) -> list[int | None]:
@@ -240,7 +225,7 @@ def _parse_compaction_thresholds(fields: Mapping[str, bytes]) -> list[int | None
         if not isinstance(entry, dict):
             raise build_type_error(path, dict)
         if entry.get("type") != "compaction":
-            raise InvalidRequest(f"`{path}.type` must be `compaction`.", code="invalid_value", param=f"{path}.type")
+            raise build_value_error(f"{path}.type", "must be `compaction`")
         threshold = entry.get("compact_threshold")
         thresholds.append(
             None if threshold is None else _check_positive_integer(threshold, f"{path}.compact_threshold")
@@ -257,11 +242,5 @@ def _check_positive_integer(value: object, param: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise build_type_error(param, int)
     if value < 1:
-        raise InvalidRequest(f"`{param}` must be at least 1.", code="invalid_value", param=param)
+        raise build_value_error(param, "must be at least 1")
     return value
-
-
-def _build_missing_error(name: str, hint: str | None = None) -> InvalidRequest:
-    return InvalidRequest(
-        f"Missing required parameter: '{name}'.", code="missing_required_parameter", param=name, hint=hint
-    )

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from app.conversation.names import check_name
 from app.dialects.items.item_kinds import join_tool_name
+from app.dialects.request_body import UNSUPPORTED, build_missing_error, build_type_error, build_value_error
 from app.errors import InvalidRequest
 
 SCHEMA_MEMBERS: Final = {
@@ -70,16 +71,16 @@ def check_tools(tools: object, path: str = "tools") -> None:
     if tools is None:
         return
     if not isinstance(tools, list):
-        raise InvalidRequest(f"`{path}` must be an array.", code="invalid_type", param=path)
+        raise build_type_error(path, list)
     for index, tool in enumerate(tools):
         place = f"{path}[{index}]"
         if not isinstance(tool, dict):
-            raise InvalidRequest(f"`{place}` must be an object.", code="invalid_type", param=place)
-        kind = _check_member(tool, "type", str, "a string", place)
+            raise build_type_error(place, dict)
+        kind = _check_member(tool, "type", str, place)
         if kind in SCHEMA_MEMBERS or kind == "namespace":
-            _check_member(tool, "name", str, "a string", place)
+            _check_member(tool, "name", str, place)
         if kind == "namespace":
-            check_tools(_check_member(tool, "tools", list, "an array", place), f"{place}.tools")
+            check_tools(_check_member(tool, "tools", list, place), f"{place}.tools")
 
 
 def check_tool_choice(choice: Any) -> None:
@@ -92,18 +93,14 @@ def check_tool_choice(choice: Any) -> None:
         case None | "none" | "auto" | "required":
             return
         case str():
-            raise InvalidRequest(
-                "`tool_choice` must be `none`, `auto`, `required` or an object.",
-                code="invalid_value",
-                param="tool_choice",
-            )
+            raise build_value_error("tool_choice", "must be `none`, `auto`, `required` or an object")
         case {"type": "allowed_tools"}:
-            _check_member(choice, "mode", str, "a string", "tool_choice")
-            check_tools(_check_member(choice, "tools", list, "an array", "tool_choice"), "tool_choice.tools")
+            _check_member(choice, "mode", str, "tool_choice")
+            check_tools(_check_member(choice, "tools", list, "tool_choice"), "tool_choice.tools")
         case {"type": "function" | "custom"}:
-            _check_member(choice, "name", str, "a string", "tool_choice")
+            _check_member(choice, "name", str, "tool_choice")
         case {}:
-            _check_member(choice, "type", str, "a string", "tool_choice")
+            _check_member(choice, "type", str, "tool_choice")
         case _:
             raise InvalidRequest(
                 "`tool_choice` must be a string or an object.", code="invalid_type", param="tool_choice"
@@ -223,17 +220,17 @@ def translate_tools_to_responses(tools: object, dropped: list[str]) -> list[dict
         InvalidRequest: `tools` is no array of objects, or a tool lacks the object that its type needs.
     """
     if not isinstance(tools, list):
-        raise InvalidRequest("`tools` must be an array.", code="invalid_type", param="tools")
+        raise build_type_error("tools", list)
     flat_tools: list[dict[str, Any]] = []
     for index, tool in enumerate(tools):
         path = f"tools[{index}]"
         if not isinstance(tool, dict):
-            raise InvalidRequest(f"`{path}` must be an object.", code="invalid_type", param=path)
+            raise build_type_error(path, dict)
         kind = tool.get("type") or "function"  # some clients leave the type out
         if not isinstance(kind, str) or kind not in SCHEMA_MEMBERS:
             dropped.append(f"`{path}` ({shorten_name(kind)})")
             continue
-        body = _check_member(tool, kind, dict, "an object", path)
+        body = _check_member(tool, kind, dict, path)
         known = SCHEMA_MEMBERS[kind]
         dropped += list_unknown_members(body, known, f"tools[].{kind}")
         dropped += list_unknown_members(tool, ("type", kind), "tools[]")
@@ -266,9 +263,7 @@ def translate_tool_choice_to_responses(choice: object) -> object:
             references = [translate_tool_choice_to_responses(one) for one in allowed]
             if all(isinstance(one, dict) and "name" in one for one in references):
                 return {"type": "allowed_tools", "mode": mode, "tools": references}
-    raise InvalidRequest(
-        "`tool_choice` has no form that the Responses API knows.", code="invalid_value", param="tool_choice"
-    )
+    raise build_value_error("tool_choice", "has no form that the Responses API knows")
 
 
 def list_unknown_members(value: Mapping[str, Any], known: Sequence[str], path: str) -> list[str]:
@@ -287,7 +282,7 @@ def shorten_name(name: object) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
 
 
-def _check_member(value: Mapping[str, Any], name: str, kind: type, words: str, path: str) -> Any:
+def _check_member(value: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
     """Returns a member of an object.
 
     Raises:
@@ -295,9 +290,9 @@ def _check_member(value: Mapping[str, Any], name: str, kind: type, words: str, p
     """
     member, param = value.get(name), f"{path}.{name}"
     if member is None or member == "":
-        raise InvalidRequest(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
+        raise build_missing_error(param)
     if not isinstance(member, kind):
-        raise InvalidRequest(f"`{param}` must be {words}.", code="invalid_type", param=param)
+        raise build_type_error(param, kind)
     return check_name(member, param) if isinstance(member, str) else member
 
 
@@ -315,4 +310,4 @@ def _find_chat_name(reference: Mapping[str, Any], listed_tools: Sequence[ListedT
 
 
 def _refuse_choice(reason: str) -> InvalidRequest:
-    return InvalidRequest(f"`tool_choice` {reason}.", code="unsupported_parameter", param="tool_choice")
+    return build_value_error("tool_choice", reason, UNSUPPORTED)
