@@ -29,6 +29,11 @@ def decode_json_or(text: bytes | str, default: Any) -> Any:
         return default
 
 
+def list_objects(value: object) -> list[dict[str, Any]]:
+    """Returns the objects in a decoded array; none for any other value."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 def is_too_deep(value: object) -> bool:
     """Returns whether the objects and arrays of a decoded value are nested deeper than `MAX_JSON_DEPTH`."""
     level = [value] if isinstance(value, (dict, list)) else []

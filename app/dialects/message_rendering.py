@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.item import Item
-from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep
+from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep, list_objects
 from app.dialects.body.message import ChatMessage, decode_body
 from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks, add_breakpoints
 from app.dialects.item_decoding import decode_item, express_as_known, is_messages_text
@@ -226,11 +226,9 @@ class ChatRenderer:
             texts = texts or [{"type": "text", "text": note}]
         return texts
 
-    def note_fields(self, items: Sequence[Any]) -> None:
+    def note_fields(self, items: list[Any]) -> None:
         """Adds to `left_out` the fields of items and parts that the chat form does not express."""
-        for item in items:
-            if not isinstance(item, dict):
-                continue
+        for item in list_objects(items):
             kind = read_type(item)
             if kind == "reasoning" and read_reasoning_texts(item):
                 if item.get("encrypted_content"):
@@ -254,8 +252,8 @@ class ChatRenderer:
                 self._note_part_fields([output] if has_address else output)
 
     def _note_part_fields(self, parts: object) -> None:
-        for part in parts if isinstance(parts, list) else ():
-            kind = part.get("type") if isinstance(part, dict) else None
+        for part in list_objects(parts):
+            kind = part.get("type")
             # Parts of other types are named by their type.
             if not isinstance(kind, str) or kind not in EXPRESSED_PART_FIELDS:
                 continue

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.conversation.item import TOOL_RESULT_ROLES, Item
+from app.conversation.json_text import list_objects
 from app.dialects.item_decoding import decode_item
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.messages.message_rendering import list_message_seals
@@ -32,9 +33,8 @@ def list_sealed_parts(raw: bytes) -> list[str]:
     message = decode_item(raw)
     if not isinstance(message, ResponsesMessage):
         return list_message_seals(message)
-    items = [item for item in message.items if isinstance(item, dict)]
-    contents = [item["encrypted_content"] for item in items if item.get("encrypted_content")]
-    return [*contents, *list_message_seals(message)]
+    sealed = [item.get("encrypted_content") for item in list_objects(message.items)]
+    return [*filter(None, sealed), *list_message_seals(message)]
 
 
 def find_loop_answer(raws: Sequence[bytes]) -> int | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.conversation.item import Item
+from app.conversation.json_text import list_objects
 from app.dialects.body.message import decode_body
 
 MAX_NAME_CHARS = 200
@@ -17,10 +18,7 @@ MAX_NAME_CHARS = 200
 def describe_attachments(message: Item) -> list[dict[str, str]]:
     """Returns `type` and `detail` of each attachment of a message, without its data."""
     body = decode_body(message)
-    content = body.get("content")
-    attachments = [
-        _describe_attachment(part) for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)
-    ]
+    attachments = [_describe_attachment(part) for part in list_objects(body.get("content"))]
     if isinstance(body.get("audio"), Mapping):
         attachments.append({"type": "audio", "detail": "spoken"})
     return [one for one in attachments if one is not None]

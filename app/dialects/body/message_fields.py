@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from app.conversation.item import Audio, ContentPart, CountedContent, CountedSchemas, File, Image, OtherPart
-from app.conversation.json_text import encode_compact_json
+from app.conversation.json_text import encode_compact_json, list_objects
 
 REASONING_FIELDS: Final = ("reasoning", "reasoning_content", "reasoning_details", "thinking_blocks")
 REASONING_PART_TYPES: Final = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
@@ -76,8 +76,7 @@ def build_counted_content(body: dict[str, Any]) -> CountedContent:
 
 def list_attachments(body: dict[str, Any]) -> list[ContentPart]:
     """Returns the images, audio and files of a message."""
-    content = body.get("content")
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    parts = list_objects(body.get("content"))
     return [_read_part(part) for part in parts if not ATTACHMENT_FIELDS.isdisjoint(part) and "text" not in part]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from app.conversation.json_text import list_objects
 from app.dialects.chat.tool_call_collector import ToolCallCollector, merge_json
 
 
@@ -40,10 +41,9 @@ class ChoiceCollector:
             elif key == "role":
                 self.role = self.role or str(value)
             elif key == "tool_calls" and isinstance(value, list):
-                for fragment in value:
-                    if isinstance(fragment, dict):
-                        self.tool_calls = self.tool_calls or ToolCallCollector()
-                        self.tool_calls.add_fragment(fragment)
+                for fragment in list_objects(value):
+                    self.tool_calls = self.tool_calls or ToolCallCollector()
+                    self.tool_calls.add_fragment(fragment)
             elif key == "function_call" and isinstance(value, dict):
                 self._add_function_call(value)
             elif key == "audio" and isinstance(value, dict):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from app.conversation.json_text import list_objects
 from app.conversation.names import check_name
 from app.dialects.request_body import check_request_names, decode_field, decode_typed_field
 from app.errors import InvalidRequest
@@ -74,10 +75,9 @@ def may_run_provider_tools(fields: Mapping[str, bytes]) -> bool:
     tokens."""
     if not PROVIDER_TOOL_FIELDS.isdisjoint(fields):
         return True
-    tools = decode_field(fields, "tools") if "tools" in fields else None
-    tool_objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    tools = list_objects(decode_field(fields, "tools"))
     # A tool without a type is a function: some clients leave the type out.
-    return any(tool.get("type", "function") not in CLIENT_TOOL_TYPES for tool in tool_objects)
+    return any(tool.get("type", "function") not in CLIENT_TOOL_TYPES for tool in tools)
 
 
 def _parse_messages(fields: Mapping[str, bytes]) -> list[bytes]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from app.conversation.json_text import list_objects
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import AnswerValue, Begin, Failure, Other, Usage
 from app.dialects.body.message import ChatMessage
@@ -75,9 +76,8 @@ class ChatStreamDecoder(AnswerDecoder):
         if isinstance(usage, dict):
             self.usage = usage
         choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict):
-                self._add_choice(choice)
+        for choice in list_objects(choices):
+            self._add_choice(choice)
         return bool(choices)
 
     def add_whole(self, body: bytes) -> None:
@@ -122,9 +122,8 @@ class ChatStreamDecoder(AnswerDecoder):
         others: list[AnswerValue] = []
         if fields := {name: member for name, member in members.items() if name not in SAID_MEMBERS}:
             others.append(Other(PROTOCOL, fields, choice=None))
-        choices = members.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            delta = (choice.get("delta") or choice.get("message")) if isinstance(choice, dict) else None
+        for choice in list_objects(members.get("choices")):
+            delta = choice.get("delta") or choice.get("message")
             if isinstance(delta, dict) and (
                 fields := {
                     name: field for name, field in delta.items() if name not in SAID_FIELDS and field is not None

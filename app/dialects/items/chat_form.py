@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from app.conversation.json_text import encode_compact_json
+from app.conversation.json_text import encode_compact_json, list_objects
 from app.dialects.items.item_kinds import (
     CHANGING_FIELDS,
     find_message_role,
@@ -148,11 +148,7 @@ def _build_reasoning(items: Sequence[Mapping[str, Any]]) -> MessageBody:
 def read_reasoning_texts(item: Mapping[str, Any]) -> list[str]:
     """Returns the texts of a reasoning item: the reasoning itself, or its summary."""
     blocks = item.get("content") or item.get("summary")
-    return [
-        block["text"]
-        for block in (blocks if isinstance(blocks, list) else ())
-        if isinstance(block, dict) and isinstance(block.get("text"), str)
-    ]
+    return [block["text"] for block in list_objects(blocks) if isinstance(block.get("text"), str)]
 
 
 def _convert_content(content: object) -> str | list[Part] | None:

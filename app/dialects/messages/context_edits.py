@@ -9,6 +9,7 @@ import msgspec
 import orjson
 
 from app.conversation.context_edits import ClearedContext, ContextEdits, ReasoningClearing, ToolResultClearing
+from app.conversation.json_text import list_objects
 from app.dialects.messages.request import build_place_error, describe_validation_error
 from app.dialects.request_body import decode_field
 
@@ -91,8 +92,7 @@ def build_token_count(tokens: int, cleared_tokens: int | None) -> dict[str, Any]
 def sum_cleared_tokens(config: object) -> int:
     """Returns the tokens that a provider says it has cleared, from the `context_management` of its answer."""
     edits = config.get("applied_edits") if isinstance(config, dict) else None
-    listed = edits if isinstance(edits, list) else ()
-    counts = [edit.get("cleared_input_tokens") for edit in listed if isinstance(edit, dict)]
+    counts = [edit.get("cleared_input_tokens") for edit in list_objects(edits)]
     return sum(count for count in counts if isinstance(count, int))
 
 

@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import INSTRUCTION_ROLES, Item, ToolCall
-from app.conversation.json_text import decode_json_or
+from app.conversation.json_text import decode_json_or, list_objects
 from app.dialects.body.message import decode_body
 from app.dialects.body.message_fields import REASONING_FIELDS, is_reasoning_part
 from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMark, CacheMarks
@@ -279,11 +279,7 @@ def _list_foreign_thinking(message: Item) -> list[Block]:
         found = [read_sealed_block(item.get("encrypted_content")) for item in items]
         return [block for block in found if block is not None]
     blocks = decode_body(message).get("thinking_blocks") if message.role == "assistant" else None
-    return [
-        block
-        for block in (blocks if isinstance(blocks, list) else ())
-        if isinstance(block, dict) and block.get("type") in THINKING_TYPES
-    ]
+    return [block for block in list_objects(blocks) if block.get("type") in THINKING_TYPES]
 
 
 def _find_loop_start(messages: Sequence[_OutgoingMessage]) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.item import CountedSchemas
+from app.conversation.json_text import list_objects
 from app.dialects.body.message_fields import read_schemas
 from app.dialects.messages.context_edits import drop_thinking_edits
 from app.dialects.messages.message_rendering import count_cache_marks
@@ -176,9 +177,8 @@ def count_marks_beside_messages(fields: Mapping[str, bytes]) -> int:
 def read_messages_schemas(fields: Mapping[str, Any]) -> CountedSchemas:
     """Reads the schemas in decoded fields of a Messages request (`MESSAGES_SCHEMA_FIELDS`). The same tools count the
     same in every protocol."""
-    tools = fields.get("tools")
-    listed = [one for one in tools if isinstance(one, dict)] if isinstance(tools, list) else []
-    chat = [tool if is_provider_tool(tool) else _translate_tool_to_chat(tool) for tool in listed]
+    tools = list_objects(fields.get("tools"))
+    chat = [tool if is_provider_tool(tool) else _translate_tool_to_chat(tool) for tool in tools]
     match fields.get("output_config"):
         case {"format": {"type": "json_schema", "schema": schema}}:
             answer_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}

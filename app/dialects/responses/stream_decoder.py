@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import Item
-from app.conversation.json_text import encode_compact_json
+from app.conversation.json_text import encode_compact_json, list_objects
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,
@@ -179,14 +179,14 @@ class ResponsesStreamDecoder(AnswerDecoder):
             raise UpstreamUnavailable("The response has no list of output items.")
         else:
             self.last_response = normalize_json(body)
-            self.has_content = _say_something(_list_objects(output))
+            self.has_content = _say_something(list_objects(output))
             self._read_end(response)
             self.is_complete = self.has_ended = True
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
         response = _decode_normalized(body)
         values: list[AnswerValue] = [self._build_begin()]
-        for index, item in enumerate(_list_objects(response.get("output"))):
+        for index, item in enumerate(list_objects(response.get("output"))):
             values += self._read_ended_item(index, item)
         values.append(Finish(str(self.finish)))
         return values if self.usage is None else [*values, Usage(self.usage)]
@@ -240,7 +240,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
             self.is_complete = self.has_ended = True
             if not self._has_begun:
                 # A server that streams nothing but the whole response.
-                self.has_content = _say_something(_list_objects(response.get("output")))
+                self.has_content = _say_something(list_objects(response.get("output")))
         elif kind in (ITEM_ADDED, ITEM_DONE) or kind in _REASONING_DELTA_TYPES or kind in _CONTENT_DELTA_TYPES:
             self._has_begun = True
         return event
@@ -257,7 +257,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
     def _read_end(self, response: Mapping[str, Any]) -> None:
         if self.id is None:
             self._set_identity(response)
-        calls = self._begun_calls or any(map(is_client_call, _list_objects(response.get("output"))))
+        calls = self._begun_calls or any(map(is_client_call, list_objects(response.get("output"))))
         has_calls = bool(calls) or any(
             is_client_call(_decode_object(msgspec.Raw(one))) for one in self.ended_items.values()
         )
@@ -309,7 +309,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
         if self._begin is None or self._begin.id != self.id:
             yield self._build_begin()
         if not self._has_begun:
-            for index, item in enumerate(_list_objects(response.get("output"))):
+            for index, item in enumerate(list_objects(response.get("output"))):
                 yield from self._read_ended_item(index, item)
         yield Finish(str(self.finish))
         if self.usage is not None:
@@ -383,16 +383,16 @@ def _read_message(output_index: int | None, item: Mapping[str, Any], *, is_strea
     text, refusal = "", ""
     logprobs: list[Any] = []
     citations: list[Citation] = []
-    for part in _list_objects(item.get("content")):
+    for part in list_objects(item.get("content")):
         if part.get("type") == "refusal":
             refusal += _read_text(part.get("refusal"))
             continue
         start = len(text)
         text += _read_text(part.get("text"))
-        logprobs += _list_objects(part.get("logprobs"))
+        logprobs += list_objects(part.get("logprobs"))
         citations += [
             Citation(_move_citation(annotation, start), output_index)
-            for annotation in _list_objects(part.get("annotations"))
+            for annotation in list_objects(part.get("annotations"))
             if annotation.get("type") == "url_citation"
         ]
     if text and not is_streamed:
@@ -412,7 +412,7 @@ def _move_citation(citation: Mapping[str, Any], offset: int) -> dict[str, Any]:
 
 def _say_something(items: Sequence[Mapping[str, Any]]) -> bool:
     """Returns whether items have something that a user or program would see: a call, a text, a refusal."""
-    contents = [part for item in items if item.get("type") == "message" for part in _list_objects(item.get("content"))]
+    contents = [part for item in items if item.get("type") == "message" for part in list_objects(item.get("content"))]
     return any(map(is_client_call, items)) or any(
         part.get("refusal" if part.get("type") == "refusal" else "text") for part in contents
     )
@@ -461,10 +461,6 @@ def _build_error_body(error: Any, default_message: str) -> dict[str, Any]:
             "code": code,
         }
     }
-
-
-def _list_objects(value: Any) -> list[Any]:
-    return [element for element in value if isinstance(element, dict)] if isinstance(value, list) else []
 
 
 def _read_text(value: Any) -> str:
