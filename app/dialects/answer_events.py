@@ -105,6 +105,15 @@ class Other(msgspec.Struct, frozen=True, gc=False):
     choice: int | None = 0
 
 
+def move_citation(fields: Mapping[str, Any], offset: int) -> dict[str, Any]:
+    """Returns the fields of a citation, without its type, in a text that stands behind `offset` other characters."""
+    return {
+        name: value + offset if name in ("start_index", "end_index") and isinstance(value, int) else value
+        for name, value in fields.items()
+        if name != "type"
+    }
+
+
 AnswerValue = (
     Begin | Text | Reasoning | Refusal | CallBegin | CallText | Sealed | Citation | Usage | Finish | Failure | Other
 )

@@ -20,6 +20,7 @@ from app.dialects.answer_events import (
     Refusal,
     Text,
     Usage,
+    move_citation,
 )
 from app.dialects.chat.choice_collector import ChoiceCollector
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
@@ -117,12 +118,7 @@ class ChatStreamEncoder:
 
     def _build_citation(self, value: Citation) -> dict[str, Any]:
         start = self._text_blocks.get(value.block, self._text_length)
-        places = ("start_index", "end_index")
-        moved = {
-            name: place + start if name in places and isinstance(place, int) else place
-            for name, place in value.fields.items()
-        }
-        return {"type": "url_citation", "url_citation": moved}
+        return {"type": "url_citation", "url_citation": move_citation(value.fields, start)}
 
     def _begin(self, value: Begin) -> bytes:
         if not self._has_own_identity:

@@ -28,6 +28,7 @@ from app.dialects.answer_events import (
     Sealed,
     Text,
     Usage,
+    move_citation,
 )
 from app.dialects.items.chat_form import build_tool_call, read_reasoning_texts
 from app.dialects.items.item_kinds import is_client_call
@@ -391,7 +392,7 @@ def _read_message(output_index: int | None, item: Mapping[str, Any], *, is_strea
         text += _read_text(part.get("text"))
         logprobs += list_objects(part.get("logprobs"))
         citations += [
-            Citation(_move_citation(annotation, start), output_index)
+            Citation(move_citation(annotation, start), output_index)
             for annotation in list_objects(part.get("annotations"))
             if annotation.get("type") == "url_citation"
         ]
@@ -400,14 +401,6 @@ def _read_message(output_index: int | None, item: Mapping[str, Any], *, is_strea
     if refusal and not is_streamed:
         yield Refusal(refusal, output_index)
     yield from citations
-
-
-def _move_citation(citation: Mapping[str, Any], offset: int) -> dict[str, Any]:
-    return {
-        name: value + offset if name in ("start_index", "end_index") and isinstance(value, int) else value
-        for name, value in citation.items()
-        if name != "type"
-    }
 
 
 def _say_something(items: Sequence[Mapping[str, Any]]) -> bool:
