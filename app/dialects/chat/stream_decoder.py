@@ -43,7 +43,7 @@ class ChatStreamDecoder(AnswerDecoder):
     def __init__(self, source_name: str = "upstream") -> None:
         super().__init__(source_name)
         self.first_choice = ChoiceCollector()
-        self._further_choices: dict[int, ChoiceCollector] = {}
+        self._choices: dict[int, ChoiceCollector] = {0: self.first_choice}
         self._has_split_surrogates = False
         """Whether halves of surrogate pairs have come. They cannot be encoded as UTF-8, so they must be joined
         first."""
@@ -137,12 +137,11 @@ class ChatStreamDecoder(AnswerDecoder):
             for number, logprobs in _read_logprobs(data):
                 self._waiting_logprobs.setdefault(number, []).extend(logprobs)
         values: list[AnswerValue] = []
-        for number, choice in ((0, self.first_choice), *self._further_choices.items()):
+        for number, choice in self._choices.items():
             if (reader := self._values.get(number)) is None:
                 reader = self._values[number] = ChoiceValues(choice, number, tells_others=self.tells_others)
-            values += reader.read_new(
-                self._waiting_logprobs.setdefault(number, []), None if self.holds_names else self.awaited_name
-            )
+            awaited_name = None if self.holds_names else self.awaited_name
+            values += reader.read_new(self._waiting_logprobs.setdefault(number, []), awaited_name)
         return values
 
     def build_message(self, choice: ChoiceCollector | None = None) -> dict[str, Any]:
@@ -154,17 +153,16 @@ class ChatStreamDecoder(AnswerDecoder):
         return ChatMessage.from_body(self.build_message())
 
     def build_alternatives(self) -> list[dict[str, Any]]:
-        return [self.build_message(self._further_choices[index]) for index in sorted(self._further_choices)]
+        return [self.build_message(self._choices[index]) for index in sorted(self._choices) if index != 0]
 
     def _add_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")
-        collector = self.first_choice
-        if isinstance(index, int) and index != 0:
-            if index not in self._further_choices:
-                self._further_choices[index] = ChoiceCollector()
-                # A choice that begins after another has ended reopens the answer.
-                self.is_complete = False
-            collector = self._further_choices[index]
+        index = index if isinstance(index, int) else 0
+        if index not in self._choices:
+            self._choices[index] = ChoiceCollector()
+            # A choice that begins after another has ended reopens the answer.
+            self.is_complete = False
+        collector = self._choices[index]
         for delta in (choice.get("delta"), choice.get("message")):
             if isinstance(delta, dict):
                 collector.add_delta(delta)
@@ -173,8 +171,7 @@ class ChatStreamDecoder(AnswerDecoder):
         if reason:
             collector.finish_reason = str(join_surrogates(reason) if self._has_split_surrogates else reason)
             self.finish = self.first_choice.finish_reason
-            begun = (self.first_choice, *self._further_choices.values())
-            self.is_complete = all(one.finish_reason is not None for one in begun)
+            self.is_complete = all(one.finish_reason is not None for one in self._choices.values())
 
 
 def _read_logprobs(data: bytes) -> Iterator[tuple[int, list[Any]]]:
