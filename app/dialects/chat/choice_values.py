@@ -59,18 +59,14 @@ class ChoiceValues:
         """How many pieces of each call's text were read."""
         self._has_finished = False
 
-    def read_new(self, logprobs: list[Any], awaited_name: str | None = "") -> list[AnswerValue]:
+    def read_new(self, logprobs: list[Any], awaited_name: str | None) -> Iterator[AnswerValue]:
         """Reads what has come since the last call.
 
         Args:
             logprobs: the log probabilities of the tokens of the new text; they are taken out when there is text.
             awaited_name: as of `AnswerDecoder.awaited_name`; None: every call waits for its name.
         """
-        return [*self._read_all(self._choice, logprobs, awaited_name)]
-
-    def _read_all(
-        self, choice: ChoiceCollector, logprobs: list[Any], awaited_name: str | None
-    ) -> Iterator[AnswerValue]:
+        choice = self._choice
         yield from self._read_reasoning(choice)
         yield from self._read_text(choice, logprobs)
         if text := "".join(self._take_new("refusal", choice.text_fields)):
@@ -79,25 +75,26 @@ class ChoiceValues:
             if (citation := convert_citation(annotation)) is not None:
                 del citation["type"]
                 yield Citation(citation, choice=self._number)
-        has_finished = choice.finish_reason is not None
-        if choice.tool_calls is not None:
-            for number, call in enumerate(choice.tool_calls.partial_calls):
-                yield from self._read_call(number, call, awaited_name, is_last=has_finished)
+        for number, call in enumerate(self._list_calls()):
+            yield from self._read_call(number, call, awaited_name, is_last=choice.finish_reason is not None)
         if choice.finish_reason is not None and not self._has_finished:
             self._has_finished = True
             yield Finish(choice.finish_reason, self._number)
 
     def has_awaited_call(self, awaited_name: str) -> bool:
         """Returns whether a call has begun that no value tells of, and that may be one of a tool of this name."""
-        calls = () if self._choice.tool_calls is None else self._choice.tool_calls.partial_calls
         return any(
-            number not in self._begun_calls and awaited_name.startswith(call.name) for number, call in enumerate(calls)
+            number not in self._begun_calls and awaited_name.startswith(call.name)
+            for number, call in enumerate(self._list_calls())
         )
 
-    def read_rest(self) -> list[AnswerValue]:
+    def read_rest(self) -> Iterator[AnswerValue]:
         """Reads the calls that were held back, when the stream has ended without a finish reason."""
-        calls = self._choice.tool_calls.partial_calls if self._choice.tool_calls is not None else ()
-        return [value for number, call in enumerate(calls) for value in self._read_call(number, call, is_last=True)]
+        for number, call in enumerate(self._list_calls()):
+            yield from self._read_call(number, call, is_last=True)
+
+    def _list_calls(self) -> Sequence[PartialToolCall]:
+        return () if self._choice.tool_calls is None else self._choice.tool_calls.partial_calls
 
     def _read_text(self, choice: ChoiceCollector, logprobs: list[Any]) -> Iterator[AnswerValue]:
         if choice.content_parts:
