@@ -54,21 +54,22 @@ def parse_search_arguments(arguments: object) -> SearchToolQuery | InvalidArgume
         return InvalidArguments("`query` must be a string of words to look for.")
     seq_limits = []
     for name in ("after", "before"):
-        seq_limit = _parse_number(decoded.get(name))
-        if isinstance(seq_limit, InvalidArguments):
+        try:
+            seq_limits.append(_parse_number(decoded.get(name)))
+        except (ValueError, OverflowError):
             return InvalidArguments(f"`{name}` must be the number of a message.")
-        seq_limits.append(seq_limit)
     return SearchToolQuery(query.strip()[:MAX_QUERY_CHARS], *seq_limits)
 
 
-def _parse_number(value: object) -> int | InvalidArguments | None:
-    """Parses a whole number that models write as a number or a string; None for no value."""
+def _parse_number(value: object) -> int | None:
+    """Parses a whole number that models write as a number or a string; None for no value.
+
+    Raises:
+        ValueError, OverflowError: the value is no such number.
+    """
     if value is None or value == "":
         return None
     # A bool is an int in Python.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return InvalidArguments("not a number")
-    try:
-        return int(value)
-    except (ValueError, OverflowError):
-        return InvalidArguments("not a number")
+        raise ValueError
+    return int(value)
