@@ -19,15 +19,17 @@ from app.dialects.messages.message_rendering import (
 )
 from app.dialects.messages.request_fields import (
     count_marks_beside_messages,
-    lower_output_limit,
     select_own_fields,
     translate_chat_fields_to_messages,
 )
-from app.dialects.messages.stream_decoder import MessagesStreamDecoder, starts_message
+from app.dialects.messages.stream_decoder import MessagesStreamDecoder
 from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_field, remove_own_metadata
 from app.dialects.sealed_parts import find_loop_answer, restore_thinking
+from app.errors import UpstreamUnavailable
 
+MIN_THINKING_TOKENS: Final = 1024
+"""The least `budget_tokens` that the API takes; it must be less than `max_tokens`."""
 DROPPED_THINKING: Final = {"prefix_mismatch_behavior": "drop_block"}
 THINKING_WARNING: Final = (
     "The model does not think in this answer: the provider asks for the thinking of the open tool loop, and it is not "
@@ -43,7 +45,15 @@ class MessagesProviderDialect(ProviderDialect):
     make_decoder = MessagesStreamDecoder
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
-        return starts_message(data, name)
+        # A stream that begins with `message_start` may still report that the prompt is too long.
+        decoder = MessagesStreamDecoder()
+        try:
+            kind = decoder.watch(data.strip(), name).type
+        except UpstreamUnavailable:
+            return data
+        if decoder.error_data is not None or not kind:
+            return data
+        return None if kind in ("message_start", "ping") else True
 
     def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
         if client == self.client_protocol:
@@ -92,4 +102,15 @@ class MessagesProviderDialect(ProviderDialect):
         return restore_thinking(raws, stored)
 
     def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
-        return lower_output_limit(fields, limit)
+        wanted = decode_field(fields, "max_tokens")
+        if wanted is not None and wanted <= limit:
+            return {}
+        lowered = {"max_tokens": b"%d" % limit}
+        match decode_field(fields, "thinking"):
+            # Thinking gets less than the answer.
+            case {"budget_tokens": int(budget)} as thinking if budget >= limit:
+                is_possible = limit > MIN_THINKING_TOKENS
+                smaller = {**thinking, "budget_tokens": limit - 1} if is_possible else {"type": "disabled"}
+                lowered["thinking"] = orjson.dumps(smaller)
+                lowered |= {} if is_possible else drop_thinking_edits(fields)
+        return lowered

@@ -13,7 +13,6 @@ import orjson
 from app.conversation.item import CountedSchemas
 from app.conversation.json_text import list_objects
 from app.dialects.body.message_fields import read_schemas
-from app.dialects.messages.context_edits import drop_thinking_edits
 from app.dialects.messages.message_rendering import count_cache_marks
 from app.dialects.provider_dialect import SelectedFields
 from app.dialects.request_body import END_USER_FIELDS, UNSUPPORTED, build_type_error, build_value_error, decode_field
@@ -75,8 +74,6 @@ Anthropic's: applications send it as an extra field."""
 DEFAULT_MAX_TOKENS: Final = 8192
 """The answer's limit, which the API requires, if the client sets none. The oldest models that are still served (Claude
 3.5) write no longer answers: docs.anthropic.com, "Models overview"."""
-MIN_THINKING_TOKENS: Final = 1024
-"""The least `budget_tokens` that the API takes; it must be less than `max_tokens`."""
 HIGHEST_TEMPERATURE: Final = 1
 EFFORTS: Final[Mapping[object, str | None]] = {"none": None, "minimal": "low"}
 """OpenAI's words for how much a model shall think that Anthropic does not have; the others are the same."""
@@ -151,22 +148,6 @@ def select_own_fields(fields: Mapping[str, bytes]) -> dict[str, bytes]:
         kept = {name: value for name, value in metadata.items() if name != "conversation_id"}
         selected["metadata"] = orjson.dumps(kept)
     return selected
-
-
-def lower_output_limit(fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
-    """Builds the fields of the answer's limit that must change for it to be at most `limit` tokens. Thinking gets less
-    than the answer."""
-    wanted = decode_field(fields, "max_tokens")
-    if wanted is not None and wanted <= limit:
-        return {}
-    lowered = {"max_tokens": b"%d" % limit}
-    match decode_field(fields, "thinking"):
-        case {"budget_tokens": int(budget)} as thinking if budget >= limit:
-            is_possible = limit > MIN_THINKING_TOKENS
-            smaller = {**thinking, "budget_tokens": limit - 1} if is_possible else {"type": "disabled"}
-            lowered["thinking"] = orjson.dumps(smaller)
-            lowered |= {} if is_possible else drop_thinking_edits(fields)
-    return lowered
 
 
 def count_marks_beside_messages(fields: Mapping[str, bytes]) -> int:

@@ -6,7 +6,7 @@ Blocks that only the Messages API has, such as those of tools that the provider 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -296,19 +296,6 @@ class MessagesStreamDecoder(AnswerDecoder):
             fields = {"url": citation["url"], "title": citation.get("title") or citation["url"]}
             place = {"start_index": sum(lengths[:-1]), "end_index": sum(lengths)}
             yield Citation({**fields, **place}, self._text_runs.get(index, index))
-
-
-def starts_message(data: bytes, name: bytes) -> bytes | Literal[True] | None:
-    """Tells what the first event of a stream is; as of `ProviderDialect.find_answer_start`. A stream that begins with
-    `message_start` may still report that the prompt is too long."""
-    decoder = MessagesStreamDecoder()
-    try:
-        kind = decoder.watch(data.strip(), name).type
-    except UpstreamUnavailable:
-        return data
-    if decoder.error_data is not None or not kind:
-        return data
-    return None if kind in ("message_start", "ping") else True
 
 
 def translate_usage(usage: Mapping[str, Any]) -> dict[str, Any]:

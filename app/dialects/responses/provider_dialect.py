@@ -16,7 +16,8 @@ from app.dialects.request_translation import (
     select_fields_for_responses,
     translate_fields_to_responses,
 )
-from app.dialects.responses.stream_decoder import ResponsesStreamDecoder, starts_response
+from app.dialects.responses.stream_decoder import ResponsesStreamDecoder
+from app.errors import UpstreamUnavailable
 
 
 class ResponsesProviderDialect(ProviderDialect):
@@ -25,7 +26,13 @@ class ResponsesProviderDialect(ProviderDialect):
     make_decoder = ResponsesStreamDecoder
 
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
-        return starts_response(data, name)
+        # A stream that begins with `response.created` may still report that the prompt is too long.
+        decoder = ResponsesStreamDecoder()
+        try:
+            values = decoder.decode(data.strip(), name)
+        except UpstreamUnavailable:
+            return data
+        return decoder.error_data or (True if values else None)
 
     def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
         if client != self.client_protocol:

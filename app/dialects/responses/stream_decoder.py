@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -358,17 +358,6 @@ class ResponsesStreamDecoder(AnswerDecoder):
                 yield self._begin_call(output_index, begin)
             if text and (begun is None or not is_streamed):
                 yield CallText((begun or begin).call, text)
-
-
-def starts_response(data: bytes, name: bytes) -> bytes | Literal[True] | None:
-    """Tells what the first event of a stream is; as of `ProviderDialect.find_answer_start`. A stream that begins with
-    `response.created` may still report that the prompt is too long."""
-    decoder = ResponsesStreamDecoder()
-    try:
-        values = decoder.decode(data.strip(), name)
-    except UpstreamUnavailable:
-        return data
-    return decoder.error_data or (True if values else None)
 
 
 def read_output_items(body: bytes) -> list[bytes]:

@@ -13,7 +13,8 @@ from app.dialects.answer_events import AnswerValue, Begin, CallBegin, CallText, 
 from app.dialects.assembled_answer import AssembledAnswer
 from app.dialects.body.message import decode_body
 from app.dialects.messages.message import MessagesMessage
-from app.dialects.messages.stream_decoder import MessagesStreamDecoder, starts_message, translate_usage
+from app.dialects.messages.provider_dialect import MessagesProviderDialect
+from app.dialects.messages.stream_decoder import MessagesStreamDecoder, translate_usage
 from app.dialects.messages.stream_encoder import MessagesStreamEncoder, build_usage, write_event, write_whole_block
 from app.dialects.sse import SseDecoder
 
@@ -112,12 +113,12 @@ def test_usage_counts_the_tokens_of_the_cache_once() -> None:
     ],
 )
 def test_the_first_event_tells_what_a_stream_is(frame: bytes, start: object) -> None:
-    assert starts_message(frame, b"") is start
+    assert MessagesProviderDialect().find_answer_start(frame, b"") is start
 
 
 def test_an_error_ends_the_stream() -> None:
     decoder, error = MessagesStreamDecoder(), {"type": "error", "error": {"type": "overloaded_error", "message": "No."}}
-    assert starts_message(orjson.dumps(error), b"error") == orjson.dumps(error)
+    assert MessagesProviderDialect().find_answer_start(orjson.dumps(error), b"error") == orjson.dumps(error)
     decoder.decode(orjson.dumps(error))
     assert decoder.error_data == orjson.dumps(error)
     assert decoder.has_ended

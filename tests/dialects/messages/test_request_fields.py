@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
+from app.dialects.messages.provider_dialect import MessagesProviderDialect
 from app.dialects.messages.request_fields import (
     DEFAULT_MAX_TOKENS,
     FATES_FROM_CHAT,
     FATES_TO_CHAT,
-    lower_output_limit,
     read_messages_schemas,
     translate_chat_fields_to_messages,
     translate_messages_fields_to_chat,
@@ -21,6 +21,7 @@ from app.dialects.messages.request_fields import (
 from app.dialects.request_translation import FATES_TO_RESPONSES
 from app.errors import InvalidRequest
 
+DIALECT = MessagesProviderDialect()
 PAGE = (Path(__file__).parents[3] / "docs/messages.md").read_text()
 TOOL = {"name": "f", "description": "F.", "input_schema": {"type": "object"}}
 CHAT_TOOL = {"type": "function", "function": {"name": "f", "description": "F.", "parameters": {"type": "object"}}}
@@ -82,10 +83,10 @@ def test_a_request_without_thinking_asks_for_no_clearing_of_thinking() -> None:
     ):
         asked = {"thinking": {"type": "enabled", "budget_tokens": 8000}, "context_management": {"edits": edits, "x": 1}}
         fields = encode({"max_tokens": 9000, **asked})
-        lowered = lower_output_limit(fields, 500)
+        lowered = DIALECT.lower_output_limit(fields, 500)
         assert orjson.loads(lowered["thinking"]) == {"type": "disabled"}
         assert orjson.loads(lowered["context_management"]) == sent
-        assert "context_management" not in lower_output_limit(fields, 2000)
+        assert "context_management" not in DIALECT.lower_output_limit(fields, 2000)
 
 
 def test_a_field_that_nobody_knows_is_named() -> None:
@@ -98,12 +99,12 @@ def test_limits() -> None:
     assert to_messages(max_tokens=5)[0]["max_tokens"] == 5
     assert to_messages(max_completion_tokens=6, max_tokens=5)[0]["max_tokens"] == 6
     assert to_chat(max_tokens=5)[0]["max_tokens"] == 5
-    assert lower_output_limit(encode({"max_tokens": 5}), 9) == {}
-    assert lower_output_limit(encode({"max_tokens": 50}), 9) == {"max_tokens": b"9"}
+    assert DIALECT.lower_output_limit(encode({"max_tokens": 5}), 9) == {}
+    assert DIALECT.lower_output_limit(encode({"max_tokens": 50}), 9) == {"max_tokens": b"9"}
     thinking = {"type": "enabled", "budget_tokens": 4000}
-    lowered = lower_output_limit(encode({"max_tokens": 5000, "thinking": thinking}), 2000)
+    lowered = DIALECT.lower_output_limit(encode({"max_tokens": 5000, "thinking": thinking}), 2000)
     assert orjson.loads(lowered["thinking"]) == {"type": "enabled", "budget_tokens": 1999}
-    lowered = lower_output_limit(encode({"max_tokens": 5000, "thinking": thinking}), 500)
+    lowered = DIALECT.lower_output_limit(encode({"max_tokens": 5000, "thinking": thinking}), 500)
     assert orjson.loads(lowered["thinking"]) == {"type": "disabled"}
 
 
