@@ -8,6 +8,7 @@ from typing import Final
 
 from app.errors import UpstreamUnavailable
 from app.observability import metric_families
+from app.observability.metric_families import MetricFamily
 from app.observability.metrics import Metrics
 from app.observability.request_record import RequestStep, current_request_record
 from app.observability.tracing import current_span, is_recorded
@@ -77,16 +78,10 @@ class MeasuredCalls:
         self._metrics.counter_series(metric_families.UPSTREAM_REQUESTS, *labels, SUCCESS_OUTCOME).inc()
         return MeasuredReply(reply, span, partial(self._record_end, labels, step, request.times))
 
-    def count_retry(self, deployment: ModelDeployment) -> None:
-        self._metrics.counter_series(
-            metric_families.UPSTREAM_RETRIES, *self._deployment_labels(deployment, is_served=False)
-        ).inc()
-
-    def count_fallback(self, deployment: ModelDeployment) -> None:
-        """Counts an answer of a deployment in place of the first one."""
-        self._metrics.counter_series(
-            metric_families.UPSTREAM_FALLBACKS, *self._deployment_labels(deployment, is_served=False)
-        ).inc()
+    def count(self, family: MetricFamily, deployment: ModelDeployment) -> None:
+        """Counts a retry (`UPSTREAM_RETRIES`), or an answer of a deployment in place of the first one
+        (`UPSTREAM_FALLBACKS`)."""
+        self._metrics.counter_series(family, *self._deployment_labels(deployment, is_served=False)).inc()
 
     def record_breaker_state(self, deployment: ModelDeployment, *, is_open: bool) -> None:
         """Records that a deployment's breaker is now open, or no longer."""

@@ -16,6 +16,7 @@ import msgspec
 
 from app.conversation.api_keys import extract_application_tenant
 from app.errors import ClientKeyWithheld, ContextLengthExceeded, UpstreamUnavailable, drop_tracebacks
+from app.observability import metric_families
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.tracing import current_span
 from app.upstream.protocols.overflow_detection import detect_overflow
@@ -170,7 +171,7 @@ class Router:
                     self._calls.record_breaker_state(deployment, is_open=breaker.is_open)
             if reply is not None:
                 if deployment is not target.deployments[0]:
-                    self._calls.count_fallback(deployment)
+                    self._calls.count(metric_families.UPSTREAM_FALLBACKS, deployment)
                 return reply
             self._log_failed_deployment(call, deployment, breaker)
         return call.return_or_raise_last()
@@ -210,7 +211,7 @@ class Router:
                 "retry", {"concertina.pause_seconds": pause, "concertina.deployment": deployment.key}
             )
             await self._sleep(pause)
-            self._calls.count_retry(deployment)
+            self._calls.count(metric_families.UPSTREAM_RETRIES, deployment)
         return None
 
     async def _send_once(
