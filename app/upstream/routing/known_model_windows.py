@@ -6,7 +6,7 @@ import functools
 import re
 from pathlib import Path
 
-import orjson
+import msgspec
 
 WINDOW_TABLE_PATH = Path(__file__).with_name("model_windows.json")
 
@@ -55,6 +55,4 @@ def list_model_name_variants(model: str) -> tuple[str, ...]:
 
 @functools.cache
 def _load_window_table() -> dict[str, tuple[int, int | None, int | None]]:
-    return {
-        name: (limits[0], limits[1], limits[2]) for name, limits in orjson.loads(WINDOW_TABLE_PATH.read_bytes()).items()
-    }
+    return msgspec.json.decode(WINDOW_TABLE_PATH.read_bytes(), type=dict[str, tuple[int, int | None, int | None]])
