@@ -234,15 +234,14 @@ class Router:
             return _FailedAttempt(
                 may_retry=not isinstance(error, AnswerTimedOut), is_dropped=isinstance(error, ConnectionDropped)
             )
-        if reply.status != STATUS_OK and _is_retryable(reply.status):
+        if _is_retryable(reply.status):
             return await self._judge_retryable_reply(call, deployment, body, reply, breaker)
         breaker.record_success(call.tenant)
-        if reply.status == STATUS_UNAUTHORIZED:
-            try:
-                raise_if_key_withheld(reply.status, deployment.provider, key)
-            except ClientKeyWithheld:
-                await reply.aclose()
-                raise
+        try:
+            raise_if_key_withheld(reply.status, deployment.provider, key)
+        except ClientKeyWithheld:
+            await reply.aclose()
+            raise
         return RoutedReply(reply, deployment, call.attempt_count)
 
     async def _judge_retryable_reply(

@@ -90,7 +90,7 @@ class Routes:
         return RouteTarget(model, tuple(deployments.values()))
 
     def _list_deployments(self, model: str) -> Iterator[ModelDeployment]:
-        route = self._find_route(model)
+        route = self._models.get(model) or self._models[WILDCARD]
         for configured in route.deployments:
             upstream_model = configured.model or model
             defaults = (
@@ -121,6 +121,3 @@ class Routes:
         candidates = route.deployments if route else ()
         matching = (p for p in candidates if p.provider == configured.provider and p.model in (None, upstream_model))
         return next(matching, configured)
-
-    def _find_route(self, model: str) -> ModelRoute:
-        return self._models.get(model) or self._models[WILDCARD]
