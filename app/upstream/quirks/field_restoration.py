@@ -13,6 +13,7 @@ from typing import Literal
 
 from app.conversation.json_text import decode_json_or
 from app.dialects.body.canonical_message import canonicalize_message
+from app.dialects.request_body import encode_fields
 from app.upstream.quirks.message_and_request_fields import CALL_PROPERTY_PREFIX
 from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,
@@ -20,7 +21,6 @@ from app.upstream.quirks.outgoing_message import (
     parse_array_elements,
     parse_object_members,
     render_array,
-    render_object,
 )
 
 
@@ -98,7 +98,7 @@ def _restore_call_property(message: OutgoingMessage, answer: OutgoingMessage, na
     for index, call in enumerate(answer.tool_calls):
         members = parse_object_members(elements[index]) if index < len(elements) else None
         if members is not None and not is_empty_value(call.get(name, b"")):
-            elements[index] = render_object({**members, name: call[name]})
+            elements[index] = encode_fields({**members, name: call[name]})
     return render_array(elements)
 
 

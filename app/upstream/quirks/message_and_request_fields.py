@@ -7,6 +7,7 @@ from typing import Final
 
 from app.conversation.json_text import decode_json_or
 from app.dialects.body.message_fields import REASONING_PART_TYPES
+from app.dialects.request_body import encode_fields
 from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,
@@ -17,7 +18,6 @@ from app.upstream.quirks.outgoing_message import (
     parse_array_elements,
     parse_object_members,
     render_array,
-    render_object,
 )
 
 CALL_PROPERTY_PREFIX: Final = "tool_calls."
@@ -90,7 +90,7 @@ def _remove_refused_members(
             or CALL_PROPERTY_PREFIX + name in known_properties
         )
     }
-    return element if len(accepted) == len(members) else render_object(accepted)
+    return element if len(accepted) == len(members) else encode_fields(accepted)
 
 
 def flatten_text(message: OutgoingMessage) -> None:

@@ -13,6 +13,7 @@ import msgspec
 import orjson
 
 from app.conversation.json_text import decode_json_or
+from app.dialects.request_body import encode_fields
 
 NULL: Final = b"null"
 _EMPTY_VALUES: Final = frozenset({b"", NULL, b'""', b"[]"})
@@ -38,10 +39,6 @@ def parse_array_elements(raw: bytes) -> list[bytes]:
         return [bytes(value).strip() for value in _decode_array(raw)] if raw.startswith(b"[") else []
     except msgspec.MsgspecError:
         return []
-
-
-def render_object(members: Mapping[str, bytes]) -> bytes:
-    return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in members.items()]) + b"}"
 
 
 def render_array(elements: Sequence[bytes]) -> bytes:
@@ -75,7 +72,7 @@ def join_contents(contents: Sequence[bytes]) -> bytes:
 
 def _content_parts(content: bytes) -> list[bytes]:
     return (
-        [render_object({"type": b'"text"', "text": content})]
+        [encode_fields({"type": b'"text"', "text": content})]
         if is_json_string(content)
         else parse_array_elements(content)
     )
@@ -111,7 +108,7 @@ class OutgoingMessage:
     def raw(self) -> bytes:
         """Returns its JSON text: the bytes that came, if nothing was changed."""
         if self._raw is None:
-            self._raw = render_object(self._members)
+            self._raw = encode_fields(self._members)
         return self._raw
 
     @property

@@ -16,6 +16,7 @@ from typing import Final, Literal
 import orjson
 
 from app.conversation.json_text import decode_json_or
+from app.dialects.request_body import encode_fields
 from app.upstream.quirks.outgoing_message import (
     NULL,
     OutgoingMessage,
@@ -24,7 +25,6 @@ from app.upstream.quirks.outgoing_message import (
     parse_array_elements,
     parse_object_members,
     render_array,
-    render_object,
 )
 
 CallIdForm = Literal["unique", "alnum9"]
@@ -110,7 +110,7 @@ def _assign_ids_of_message(message: OutgoingMessage, ids: _CallIdAllocator) -> l
         call = _ToolCallId(old_id, ids.allocate(old_id), find_call_name(members))
         calls.append(call)
         if call.new_id != old_id:
-            elements[index] = render_object({**members, "id": orjson.dumps(call.new_id)})
+            elements[index] = encode_fields({**members, "id": orjson.dumps(call.new_id)})
     if any(call.new_id != call.old_id for call in calls):
         message["tool_calls"] = render_array(elements)
     return calls
