@@ -23,7 +23,7 @@ MessageBody = dict[str, Any]
 Part = dict[str, Any]
 
 PARAGRAPH_BREAK: Final = "\n\n"
-"""Stands between the texts of two message items of one run, and between two pieces of reasoning."""
+"""Stands between the texts of two items or blocks of one answer, and between two pieces of reasoning."""
 TEXT_PART_TYPES: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 NOT_AN_OBJECT: Final = "unknown"
 """The type of the part that holds a value that is no item or no part."""

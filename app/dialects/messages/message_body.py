@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from app.conversation.json_text import encode_compact_json
+from app.dialects.items.chat_form import PARAGRAPH_BREAK, simplify_content
 
 Block = dict[str, Any]
 """A decoded block. Its `type` is a string."""
@@ -28,8 +29,6 @@ EXPRESSED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
 """Fields of blocks that the chat form has, by type."""
 UNSENT_FIELDS: Final = frozenset({"type", "cache_control"})
 """Fields of blocks that say nothing to a model."""
-PARAGRAPH_BREAK: Final = "\n\n"
-"""Stands between two texts of an answer with something else between them, and between two pieces of thinking."""
 UNKNOWN_TYPE: Final = "unknown"
 """The type of a block that is no object, or has no type."""
 
@@ -60,9 +59,9 @@ def build_body(role: str, blocks: Sequence[Block]) -> MessageBody:
         return {
             "role": "tool",
             "tool_call_id": _read_text(result, "tool_use_id"),
-            "content": simplify_parts([convert_block(block) for block in list_blocks(result.get("content"))]),
+            "content": simplify_content([convert_block(block) for block in list_blocks(result.get("content"))]),
         }
-    return {"role": role, "content": simplify_parts([convert_block(block) for block in blocks])}
+    return {"role": role, "content": simplify_content([convert_block(block) for block in blocks])}
 
 
 def convert_block(block: Block) -> Block:
@@ -83,13 +82,6 @@ def convert_block(block: Block) -> Block:
             title = {"filename": block["title"]} if isinstance(block.get("title"), str) else {}
             return {"type": "file", "file": {**title, "file_data": f"data:{media_type};base64,{data}"}}
     return {name: value for name, value in block.items() if name != "cache_control"}
-
-
-def simplify_parts(parts: Sequence[Block]) -> str | list[Block]:
-    """Returns a single text as a string, no parts as an empty one."""
-    if not parts:
-        return ""
-    return str(parts[0]["text"]) if len(parts) == 1 and parts[0]["type"] == "text" else list(parts)
 
 
 def build_tool_call(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +121,7 @@ def _build_answer(blocks: Sequence[Block]) -> MessageBody:
         parts.append(part)
         is_after_text = True
     calls = [build_tool_call(block) for block in blocks if block["type"] == "tool_use"]
-    body: MessageBody = {"role": "assistant", "content": simplify_parts(parts) if parts or not calls else None}
+    body: MessageBody = {"role": "assistant", "content": simplify_content(parts) if parts or not calls else None}
     body |= _build_reasoning([block for block in blocks if block["type"] in THINKING_TYPES])
     return {**body, "tool_calls": calls} if calls else body
 
