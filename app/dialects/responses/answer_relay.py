@@ -55,11 +55,6 @@ class ResponsesStreamRelay(StreamRelay):
     def answer_id(self) -> str | None:
         return self._lifecycle.response.response_id
 
-    @property
-    def last_original_response(self) -> bytes | None:
-        """The response object with which a Responses provider ended its stream; None if it has sent none."""
-        return self.answer.last_response if isinstance(self.answer, ResponsesStreamDecoder) else None
-
     def _relay_event(self, data: bytes, name: bytes) -> bytes:
         decoder, splicer = self._decoder, self._splicer
         frames = self._write_values(decoder.decode(data, name)) if splicer is None else splicer.relay_event(data, name)
@@ -110,7 +105,8 @@ class ResponsesStreamRelay(StreamRelay):
         """Renders the last event, with the whole response object."""
         answer = self.answer
         fields = self._render_last_fields(answer.usage) if changed_fields is None else changed_fields
-        if self._splicer is not None and self.last_original_response is not None:
+        has_passed = isinstance(answer, ResponsesStreamDecoder) and answer.last_response is not None
+        if self._splicer is not None and has_passed:
             return self._splicer.write_end(fields)
         self._end_items()
         frames_before = self._lifecycle.write_begin(self._fields, answer.model) + self._end_of_items
