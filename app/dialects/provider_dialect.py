@@ -10,7 +10,7 @@ import msgspec
 
 from app.conversation.item import Item
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks
+from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks, has_breakpoints
 
 
 class SelectedFields(msgspec.Struct, frozen=True):
@@ -99,13 +99,14 @@ class ProviderDialect(Protocol):
         """
 
     def has_cache_marks(self, fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
-        """Says whether the client itself tells the provider's cache what to keep: its marks win.
+        """Says whether the client itself tells the provider's cache what to keep: its marks win. Those of OpenAI's
+        protocols are known to every dialect.
 
         Args:
             fields: the selected fields of the request.
             raws: the messages of the view, of any protocol.
         """
-        return False
+        return has_breakpoints(fields, raws)
 
     def find_bare_answer(self, client: str, raws: Sequence[bytes]) -> int | None:
         """Returns the index of the first answer that may lack what providers of this protocol need and clients cannot

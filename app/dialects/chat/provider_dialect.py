@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import orjson
 
-from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks, has_breakpoints
+from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.message_rendering import render_messages_for_chat
 from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
@@ -46,9 +46,6 @@ class ChatProviderDialect(ProviderDialect):
     ) -> RenderedMessages:
         messages, warnings = render_messages_for_chat(raws, cache_marks)
         return RenderedMessages(messages, warnings=warnings)
-
-    def has_cache_marks(self, fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
-        return has_breakpoints(fields, raws)
 
     def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         options = {**(decode_field(fields, "stream_options") or {}), "include_usage": True}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
 from app.conversation.item import Item
-from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks, has_breakpoints
+from app.dialects.cache_marks import NO_CACHE_MARKS, CacheMarks
 from app.dialects.message_rendering import needs_rendering_for_responses, render_messages_for_responses
 from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
 from app.dialects.reasoning_restoration import find_bare_reasoning, restore_reasoning
@@ -54,9 +54,6 @@ class ResponsesProviderDialect(ProviderDialect):
         cache_marks: CacheMarks = NO_CACHE_MARKS,
     ) -> RenderedMessages:
         return render_messages_for_responses(raws, own_contents=own_contents, cache_marks=cache_marks)
-
-    def has_cache_marks(self, fields: Mapping[str, bytes], raws: Sequence[bytes]) -> bool:
-        return has_breakpoints(fields, raws)
 
     def find_bare_answer(self, client: str, raws: Sequence[bytes]) -> int | None:
         return find_bare_reasoning(raws)
