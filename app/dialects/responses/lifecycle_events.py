@@ -9,7 +9,7 @@ import msgspec
 
 from app.dialects.items.item_ids import derive_item_id
 from app.dialects.responses.response_object import ResponseObject, build_response_error, choose_status
-from app.dialects.responses.stream_events import IN_PROGRESS, EventWriter, Item
+from app.dialects.responses.stream_events import COMPLETED, IN_PROGRESS, EventWriter, Item, OpenItem
 from app.errors import GatewayError
 
 
@@ -48,8 +48,8 @@ class LifecycleWriter:
             self.set_compaction("")
         assert self.compaction is not None
         self._is_compaction_added = True
-        added = {"output_index": 0, "item": {**self.compaction, "encrypted_content": ""}}
-        return self.events.write_event("response.output_item.added", added) + self._write_compacting({})
+        added = OpenItem({**self.compaction, "encrypted_content": ""}, 0, self.events)
+        return added.write_added() + self._write_compacting({})
 
     def _write_compacting(self, extra: Mapping[str, Any]) -> bytes:
         assert self.compaction is not None
@@ -62,9 +62,7 @@ class LifecycleWriter:
             return b""
         begin = b"" if self._is_compaction_added else self.write_compaction_begin()
         self.has_compaction = True
-        return begin + self.events.write_event(
-            "response.output_item.done", {"output_index": 0, "item": self.compaction}
-        )
+        return begin + OpenItem(self.compaction, 0, self.events).write_done(COMPLETED)
 
     def write_begin(self, fields: bytes, model: str | None = None) -> bytes:
         """Writes `response.created` and `response.in_progress`; nothing if the stream has begun."""
