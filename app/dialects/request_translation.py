@@ -323,13 +323,8 @@ def _translate_stream_options(fields: Mapping[str, bytes], dropped: list[str]) -
 
 def _may_reason(fields: Mapping[str, bytes]) -> bool:
     """Says whether a model may think before it answers, so that it takes requests for encrypted reasoning."""
-    model = decode_field(fields, "model")
-    return bool(decode_field(fields, "reasoning")) or not is_non_reasoning_model(str(model))
-
-
-def is_non_reasoning_model(upstream_model: str) -> bool:
-    """Returns whether the name is that of an OpenAI model that does not reason."""
-    return _NON_REASONING_MODELS.match(upstream_model.rpartition("/")[2]) is not None
+    model = str(decode_field(fields, "model")).rpartition("/")[2]
+    return bool(decode_field(fields, "reasoning")) or _NON_REASONING_MODELS.match(model) is None
 
 
 def render_field_warnings(dropped: Sequence[str], protocol: str) -> list[str]:

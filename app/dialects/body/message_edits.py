@@ -159,14 +159,12 @@ def _truncate_part(part: object, share: float, head_share: float) -> object:
         return truncate_long_text(part, share, head_share)
     if isinstance(part, dict):
         return {
-            key: truncate_long_text(value, share, head_share) if _is_text_field(key, value) else value
+            key: truncate_long_text(value, share, head_share)
+            if key in ("text", "refusal") and isinstance(value, str)
+            else value
             for key, value in part.items()
         }
     return part
-
-
-def _is_text_field(key: str, value: object) -> bool:
-    return key in {"text", "refusal"} and isinstance(value, str)
 
 
 OPERATIONS: Final[Mapping[str, Callable[..., MessageBody]]] = {

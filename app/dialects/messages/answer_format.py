@@ -31,9 +31,6 @@ from app.dialects.messages.stream_encoder import (
 from app.dialects.stream_relay import RelayOptions, StreamRelay
 from app.errors import GatewayError
 
-SPLICED_EVENTS = ("message_start", "message_delta")
-"""Events of a provider of the same protocol that get our fields: in `message`, and beside `delta`. All others pass."""
-
 
 class MessagesAnswerFormat(AnswerFormat):
     """Writes one message: as an object, or as a stream of events.
@@ -220,7 +217,8 @@ class MessagesStreamRelay(StreamRelay):
         return frames
 
     def _splice_event(self, decoder: MessagesStreamDecoder, data: bytes, name: bytes) -> bytes:
-        """Renders the frame for an event of the same protocol: only those of `SPLICED_EVENTS` change."""
+        """Renders the frame for an event of the same protocol. Only `message_start` and `message_delta` get our fields:
+        in `message`, and beside `delta`."""
         kind = decoder.watch(data, name).type
         if kind == "message_stop":
             self._stop_frame = write_data(b"message_stop", data)

@@ -134,14 +134,10 @@ def _build_reasoning(blocks: Sequence[Block]) -> MessageBody:
     return {"reasoning_details": [{"type": "reasoning.encrypted"}]} if blocks else {}
 
 
-def _read_seal(block: Mapping[str, Any]) -> str:
-    """Returns what of a block of thinking only its model can read."""
-    return _read_text(block, "signature") or _read_text(block, "data")
-
-
 def list_seals(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the signatures and the encrypted texts of the thinking among some blocks."""
-    return [seal for block in blocks if block.get("type") in THINKING_TYPES and (seal := _read_seal(block))]
+    thinking = [block for block in blocks if block.get("type") in THINKING_TYPES]
+    return [seal for one in thinking if (seal := _read_text(one, "signature") or _read_text(one, "data"))]
 
 
 def _read_text(fields: Mapping[str, Any], name: str) -> str:

@@ -15,6 +15,7 @@ from app.dialects.capsule_parts import CAPSULE_MARKER
 from app.dialects.items.input_items import encode_instructions, encode_text_input, find_item_groups, join_item_groups
 from app.dialects.items.item_kinds import ItemFields
 from app.dialects.request_body import (
+    UNSUPPORTED,
     build_missing_error,
     build_type_error,
     build_value_error,
@@ -71,7 +72,9 @@ def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
     Raises:
         InvalidRequest: a field is missing or invalid, or asks for what is not supported yet; `param` names it.
     """
-    _refuse_later_fields(fields)
+    for name, message in LATER_FIELDS.items():
+        if decode_field(fields, name) not in (None, False):
+            raise InvalidRequest(message, code=UNSUPPORTED, param=name)
     _check_passed_fields(fields)
     model = decode_typed_field(fields, "model", str)
     if not model:
@@ -115,12 +118,6 @@ def may_run_provider_tools(fields: Mapping[str, bytes]) -> bool:
     """Returns whether the provider may run tools itself (web search, file search) and count their results as prompt
     tokens."""
     return "tools" in fields and any(listed.is_hosted for listed in list_tools(decode_field(fields, "tools")))
-
-
-def _refuse_later_fields(fields: Mapping[str, bytes]) -> None:
-    for name, message in LATER_FIELDS.items():
-        if name in fields and decode_field(fields, name) not in (None, False):
-            raise InvalidRequest(message, code="unsupported_parameter", param=name)
 
 
 def _check_passed_fields(fields: Mapping[str, bytes]) -> None:
