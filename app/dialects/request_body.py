@@ -32,7 +32,6 @@ NAME_FIELDS: Final = (*END_USER_FIELDS, "prompt_cache_key", "previous_response_i
 _VALIDATION_ERROR: Final = re.compile(
     r"(?:Object missing required field `(?P<missing>\w+)`|(?P<said>.*?))(?: - at `\$(?P<path>.*)`)?$", re.DOTALL
 )
-_FIELDS_WITH_NAMES: Final = frozenset({*NAME_FIELDS, "metadata"})
 
 
 def decode_body_fields(body: bytes) -> dict[str, bytes]:
@@ -152,8 +151,6 @@ def check_request_names(fields: Mapping[str, bytes]) -> None:
     Raises:
         InvalidRequest: a name is too long or has control characters.
     """
-    if _FIELDS_WITH_NAMES.isdisjoint(fields):
-        return
     for field in NAME_FIELDS:
         if isinstance(name := decode_field(fields, field), str) and name:
             check_name(name, field)
