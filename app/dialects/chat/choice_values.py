@@ -94,7 +94,7 @@ class ChoiceValues:
             yield from self._read_call(number, call, is_last=True)
 
     def _list_calls(self) -> Sequence[PartialToolCall]:
-        return () if self._choice.tool_calls is None else self._choice.tool_calls.partial_calls
+        return () if self._choice.tool_calls is None else self._choice.tool_calls.calls
 
     def _read_text(self, choice: ChoiceCollector, logprobs: list[Any]) -> Iterator[AnswerValue]:
         if choice.content_parts:

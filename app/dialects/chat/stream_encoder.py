@@ -59,7 +59,7 @@ class ChatStreamEncoder:
         """Continues a stream of which the client has got chunks of the provider's, which `decoder` has read."""
         self.has_begun = self.has_begun or decoder.chunk_count > 0
         calls = decoder.first_choice.tool_calls
-        for number, call in enumerate(() if calls is None else calls.partial_calls):
+        for number, call in enumerate(() if calls is None else calls.calls):
             self._calls.setdefault((0, number), call.is_custom)
 
     def encode(self, value: AnswerValue) -> bytes:

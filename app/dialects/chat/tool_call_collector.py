@@ -8,7 +8,7 @@ take it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -20,10 +20,14 @@ TEXT_FIELDS: Final = {"function": "arguments", "custom": "input"}
 
 
 class ToolCallCollector:
-    """Collects the calls of one message, in order."""
+    """Collects the calls of one message.
+
+    Attributes:
+        calls: as far as they have come, in order of their beginnings.
+    """
 
     def __init__(self) -> None:
-        self._calls: list[PartialToolCall] = []
+        self.calls: list[PartialToolCall] = []
         self._latest_by_index: dict[int, PartialToolCall] = {}
 
     def add_fragment(self, fragment: Mapping[str, Any]) -> None:
@@ -32,19 +36,14 @@ class ToolCallCollector:
         call = self._find_continued_call(index, fragment)
         if call is None:
             call = PartialToolCall(index)
-            self._calls.append(call)
+            self.calls.append(call)
         if index is not None:
             self._latest_by_index[index] = call
         call.merge_fragment(fragment)
 
-    @property
-    def partial_calls(self) -> Sequence[PartialToolCall]:
-        """The calls as far as they have come, in order of their beginnings."""
-        return self._calls
-
     def build_calls(self) -> list[dict[str, Any]]:
         """Returns the calls as a client would send them back, by index."""
-        calls = self._calls
+        calls = self.calls
         # Without an index for each, the order of beginnings is all there is.
         if all(call.index is not None for call in calls):
             calls = sorted(calls, key=lambda call: call.index or 0)
@@ -55,13 +54,9 @@ class ToolCallCollector:
         if index is not None:
             call = self._latest_by_index.get(index)
         else:
-            call = self._find_call_by_id(fragment.get("id")) or (self._calls[-1] if self._calls else None)
+            named = [call for call in self.calls if call.id and call.id == fragment.get("id")]
+            call = next(reversed(named or self.calls), None)
         return call if call is not None and call.can_take(fragment) else None
-
-    def _find_call_by_id(self, call_id: object) -> PartialToolCall | None:
-        if not call_id:
-            return None
-        return next((call for call in reversed(self._calls) if call.id == call_id), None)
 
 
 class PartialToolCall:
