@@ -12,11 +12,10 @@ from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.message_rendering import render_messages_for_chat
 from app.dialects.provider_dialect import ProviderDialect, RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_field, remove_own_metadata
-from app.dialects.request_translation import OUTPUT_LIMIT_FIELDS
+from app.dialects.request_translation import GATEWAY_FIELDS, OUTPUT_LIMIT_FIELDS
 
 ANSWER_KEY: Final = b'"choices"'
 """Data with this key is an answer, not an error, even if its text speaks of context windows."""
-GATEWAY_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
 
 
 class ChatProviderDialect(ProviderDialect):
@@ -31,7 +30,7 @@ class ChatProviderDialect(ProviderDialect):
         return True if ANSWER_KEY in data else data
 
     def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
-        selected = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
+        selected = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS and name != "store"}
         has_messages = self.messages_field in fields
         return SelectedFields(remove_own_metadata(selected, keeps_metadata=keeps_metadata), keeps_messages=has_messages)
 

@@ -13,8 +13,6 @@ from app.dialects.item_decoding import is_instructions_field
 from app.dialects.request_body import decode_field
 from app.errors import InvalidRequest
 
-ItemObject = dict[str, Any]
-
 UNSTORED_FIELDS: Final = frozenset({"input", "instructions", "metadata"})
 """Fields of a request that are not kept as parameters: the log has the input; instructions and metadata have columns of
 their own."""
