@@ -21,6 +21,18 @@ def encode_compact_json(value: object) -> str:
         return ""
 
 
+def keep_text(value: object) -> str:
+    """Returns a decoded value that is a text; an empty text for any other value."""
+    return value if isinstance(value, str) else ""
+
+
+def render_as_text(value: object) -> str:
+    """Returns a decoded value that is a text; of any other value its JSON text, and of null an empty one."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else encode_compact_json(value)
+
+
 def decode_json_or(text: bytes | str, default: Any) -> Any:
     """Returns a decoded JSON text; `default` for a text that is no JSON."""
     try:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.conversation.item import Item
-from app.conversation.json_text import list_objects
+from app.conversation.json_text import keep_text, list_objects
 from app.dialects.body.message import decode_body
 
 MAX_NAME_CHARS = 200
@@ -34,12 +34,12 @@ def _describe_attachment(part: Mapping[str, Any]) -> dict[str, str] | None:
         case {"type": "input_file", "file_url": str(url)}:
             return {
                 "type": "file",
-                "detail": _text_or_empty(part.get("filename"))[:MAX_NAME_CHARS] or _shorten_url(url),
+                "detail": keep_text(part.get("filename"))[:MAX_NAME_CHARS] or _shorten_url(url),
             }
         case {"type": "input_audio", "input_audio": dict(audio)}:
-            return {"type": "audio", "detail": _text_or_empty(audio.get("format"))}
+            return {"type": "audio", "detail": keep_text(audio.get("format"))}
         case {"type": "file", "file": dict(file)}:
-            file_name = _text_or_empty(file.get("filename")) or _text_or_empty(file.get("file_id"))
+            file_name = keep_text(file.get("filename")) or keep_text(file.get("file_id"))
             return {"type": "file", "detail": file_name[:MAX_NAME_CHARS]}
     return None
 
@@ -47,7 +47,3 @@ def _describe_attachment(part: Mapping[str, Any]) -> dict[str, str] | None:
 def _shorten_url(url: str) -> str:
     """Returns the beginning of a URL; for a data URL its media type."""
     return url[: url.find(",")][:100].removesuffix(";base64") if url.startswith("data:") else url[:MAX_NAME_CHARS]
-
-
-def _text_or_empty(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -21,9 +21,9 @@ from app.conversation.item import (
 )
 from app.conversation.json_text import (
     TOO_DEEP_MESSAGE,
-    encode_compact_json,
     is_too_deep,
     may_be_too_deep,
+    render_as_text,
     write_large_integers_as_text,
 )
 from app.conversation.names import MAX_NAME_CHARS, is_valid_name
@@ -285,17 +285,11 @@ def _read_call(call: object) -> ToolCall:
     call_id = call_id if isinstance(call_id, str) else None
     custom, function = fields.get("custom"), fields.get("function")
     if isinstance(custom, dict):
-        return ToolCall(call_id, _render_as_text(custom.get("name")), _render_as_text(custom.get("input")), "custom")
+        return ToolCall(call_id, render_as_text(custom.get("name")), render_as_text(custom.get("input")), "custom")
     if isinstance(function, dict):
         name, arguments = function.get("name"), function.get("arguments")
-        return ToolCall(call_id, _render_as_text(name), _render_as_text(arguments), "function")
-    return ToolCall(call_id, _render_as_text(fields.get("type")), _render_as_text(call), "other")
-
-
-def _render_as_text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else encode_compact_json(value)
+        return ToolCall(call_id, render_as_text(name), render_as_text(arguments), "function")
+    return ToolCall(call_id, render_as_text(fields.get("type")), render_as_text(call), "other")
 
 
 def _render_part(part: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from app.conversation.json_text import encode_compact_json
+from app.conversation.json_text import encode_compact_json, keep_text
 from app.dialects.items.chat_form import PARAGRAPH_BREAK, simplify_content
 
 Block = dict[str, Any]
@@ -58,7 +58,7 @@ def build_body(role: str, blocks: Sequence[Block]) -> MessageBody:
         result = blocks[0]
         return {
             "role": "tool",
-            "tool_call_id": _read_text(result, "tool_use_id"),
+            "tool_call_id": keep_text(result.get("tool_use_id")),
             "content": simplify_content([convert_block(block) for block in list_blocks(result.get("content"))]),
         }
     return {"role": role, "content": simplify_content([convert_block(block) for block in blocks])}
@@ -86,8 +86,8 @@ def convert_block(block: Block) -> Block:
 
 def build_tool_call(block: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a `tool_use` block as a tool call."""
-    function = {"name": _read_text(block, "name"), "arguments": encode_compact_json(block.get("input", {}))}
-    return {"id": _read_text(block, "id"), "type": "function", "function": function}
+    function = {"name": keep_text(block.get("name")), "arguments": encode_compact_json(block.get("input", {}))}
+    return {"id": keep_text(block.get("id")), "type": "function", "function": function}
 
 
 def list_unexpressed_fields(blocks: Sequence[Block]) -> list[str]:
@@ -128,7 +128,7 @@ def _build_answer(blocks: Sequence[Block]) -> MessageBody:
 
 def _build_reasoning(blocks: Sequence[Block]) -> MessageBody:
     """Returns the fields of a message for thinking: its text, or, if there is none, what only its model can read."""
-    texts = [text for block in blocks if (text := _read_text(block, "thinking"))]
+    texts = [text for block in blocks if (text := keep_text(block.get("thinking")))]
     if texts:
         return {"reasoning_content": PARAGRAPH_BREAK.join(texts)}
     return {"reasoning_details": [{"type": "reasoning.encrypted"}]} if blocks else {}
@@ -137,9 +137,4 @@ def _build_reasoning(blocks: Sequence[Block]) -> MessageBody:
 def list_seals(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the signatures and the encrypted texts of the thinking among some blocks."""
     thinking = [block for block in blocks if block.get("type") in THINKING_TYPES]
-    return [seal for one in thinking if (seal := _read_text(one, "signature") or _read_text(one, "data"))]
-
-
-def _read_text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name)
-    return value if isinstance(value, str) else ""
+    return [seal for one in thinking if (seal := keep_text(one.get("signature")) or keep_text(one.get("data")))]

@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import Item
-from app.conversation.json_text import encode_compact_json, list_objects
+from app.conversation.json_text import keep_text, list_objects, render_as_text
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,
@@ -322,7 +322,7 @@ class ResponsesStreamDecoder(AnswerDecoder):
 
     def _build_call(self, item: Mapping[str, Any]) -> tuple[CallBegin, str]:
         """Builds the beginning of a call, and what it is called with: a text, whatever the server sends."""
-        texts = {name: _encode_unless_text(item.get(name)) for name in ("arguments", "input") if name in item}
+        texts = {name: render_as_text(item.get(name)) for name in ("arguments", "input") if name in item}
         call = build_tool_call({**item, **texts})
         is_custom, call_id = call["type"] == "custom", call["id"] or item.get("id") or ""
         body, text_name = (call["custom"], "input") if is_custom else (call["function"], "arguments")
@@ -375,10 +375,10 @@ def _read_message(output_index: int | None, item: Mapping[str, Any], *, is_strea
     citations: list[Citation] = []
     for part in list_objects(item.get("content")):
         if part.get("type") == "refusal":
-            refusal += _read_text(part.get("refusal"))
+            refusal += keep_text(part.get("refusal"))
             continue
         start = len(text)
-        text += _read_text(part.get("text"))
+        text += keep_text(part.get("text"))
         logprobs += list_objects(part.get("logprobs"))
         citations += [
             Citation(move_citation(annotation, start), output_index)
@@ -398,10 +398,6 @@ def _say_something(items: Sequence[Mapping[str, Any]]) -> bool:
     return any(map(is_client_call, items)) or any(
         part.get("refusal" if part.get("type") == "refusal" else "text") for part in contents
     )
-
-
-def _encode_unless_text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else encode_compact_json(value)
 
 
 def _choose_finish_reason(response: Mapping[str, Any], *, has_calls: bool) -> str:
@@ -443,10 +439,6 @@ def _build_error_body(error: Any, default_message: str) -> dict[str, Any]:
             "code": code,
         }
     }
-
-
-def _read_text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _decode_leniently(data: bytes, source: str) -> ResponseEvent:
