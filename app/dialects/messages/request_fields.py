@@ -15,13 +15,15 @@ from app.conversation.json_text import list_objects
 from app.dialects.body.message_fields import read_schemas
 from app.dialects.messages.message_rendering import count_cache_marks
 from app.dialects.provider_dialect import SelectedFields
-from app.dialects.request_body import END_USER_FIELDS, UNSUPPORTED, build_type_error, build_value_error, decode_field
-from app.dialects.request_translation import (
-    GATEWAY_FIELDS,
-    name_fates,
-    pass_fields,
-    render_field_warnings,
+from app.dialects.request_body import (
+    END_USER_FIELDS,
+    UNSUPPORTED,
+    build_type_error,
+    build_value_error,
+    decode_field,
+    remove_own_metadata,
 )
+from app.dialects.request_translation import GATEWAY_FIELDS, name_fates, pass_fields, render_field_warnings
 from app.dialects.responses.tools import list_unknown_members, shorten_name
 from app.dialects.summarizer_fields import choose_output_limit_field
 from app.errors import InvalidRequest
@@ -143,11 +145,7 @@ def translate_chat_fields_to_messages(fields: Mapping[str, bytes]) -> SelectedFi
 def select_own_fields(fields: Mapping[str, bytes]) -> dict[str, bytes]:
     """Selects the fields of a Messages request for a provider of the same protocol; they keep their bytes."""
     selected = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
-    metadata = decode_field(fields, "metadata") if b"conversation_id" in fields.get("metadata", b"") else None
-    if isinstance(metadata, dict):
-        kept = {name: value for name, value in metadata.items() if name != "conversation_id"}
-        selected["metadata"] = orjson.dumps(kept)
-    return selected
+    return remove_own_metadata(selected)
 
 
 def count_marks_beside_messages(fields: Mapping[str, bytes]) -> int:
