@@ -24,11 +24,7 @@ from app.dialects.messages.request_fields import (
     translate_messages_fields_to_chat,
 )
 from app.dialects.provider_dialect import SelectedFields
-from app.dialects.request_translation import (
-    RESPONSES_SCHEMA_FIELDS,
-    read_responses_schemas,
-    translate_fields_to_chat,
-)
+from app.dialects.request_translation import RESPONSES_SCHEMA_FIELDS, read_responses_schemas, translate_fields_to_chat
 from app.dialects.responses.request import may_run_provider_tools as may_run_responses_tools
 from app.dialects.responses.stored_response import read_parameters
 

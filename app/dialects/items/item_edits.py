@@ -12,11 +12,7 @@ from typing import Any, Final
 from app.dialects.body.message_edits import build_argument_operations, shorten_contents, truncate_content_by_share
 from app.dialects.items.chat_form import convert_output
 from app.dialects.items.item_kinds import OUTPUT_TYPES, SPOKEN_ROLES, find_message_role, is_client_call, read_type
-from app.dialects.text_truncation import (
-    DEFAULT_HEAD_SHARE,
-    truncate_arguments_by_share,
-    truncate_long_text,
-)
+from app.dialects.text_truncation import DEFAULT_HEAD_SHARE, truncate_arguments_by_share, truncate_long_text
 
 ItemObject = dict[str, Any]
 EditedItem = Any
