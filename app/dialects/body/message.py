@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import orjson
@@ -210,6 +210,18 @@ def decode_body(message: Item) -> dict[str, Any]:
     """
     assert isinstance(message, BodyMessage)
     return message.body
+
+
+def build_hosted_call(fields: Mapping[str, Any], kind: str, unreadable: Collection[str]) -> ToolCall:
+    """Returns a call that the provider carried out itself.
+
+    Args:
+        fields: of its item or block.
+        unreadable: names of fields that say nothing to people.
+    """
+    call_id = fields.get("id")
+    text = orjson.dumps({name: value for name, value in fields.items() if name not in unreadable}).decode()
+    return ToolCall(call_id if isinstance(call_id, str) else None, kind, text, "other")
 
 
 def check_messages(

@@ -15,7 +15,8 @@ import msgspec
 import orjson
 
 from app.conversation.item import EditOperation, Item, ToolCall
-from app.dialects.body.message import BodyMessage, ChatMessage
+from app.conversation.json_text import list_objects
+from app.dialects.body.message import BodyMessage, ChatMessage, build_hosted_call
 from app.dialects.body.message_edits import apply_operations
 from app.dialects.items.chat_form import build_chat_form
 from app.dialects.items.item_edits import OPERATIONS
@@ -83,9 +84,9 @@ class ResponsesMessage(BodyMessage):
         if self.role != "assistant":
             return []
         return [
-            _build_hosted_call(item)
-            for item in self.items
-            if isinstance(item, dict) and read_type(item) not in READABLE_TYPES
+            build_hosted_call(item, read_type(item), UNREADABLE_FIELDS)
+            for item in list_objects(self.items)
+            if read_type(item) not in READABLE_TYPES
         ]
 
     def edit(self, operations: Sequence[EditOperation]) -> Self:
@@ -95,11 +96,3 @@ class ResponsesMessage(BodyMessage):
 def build_items_message(items: Sequence[bytes]) -> Item:
     """Returns an answer of these items, each with its bytes, as the log keeps it."""
     return ResponsesMessage.from_raw_items(items) if items else ChatMessage.from_body(dict(EMPTY_ANSWER))
-
-
-def _build_hosted_call(item: dict[str, Any]) -> ToolCall:
-    call_id = item.get("id")
-    fields = {name: value for name, value in item.items() if name not in UNREADABLE_FIELDS}
-    return ToolCall(
-        call_id if isinstance(call_id, str) else None, read_type(item), orjson.dumps(fields).decode(), "other"
-    )

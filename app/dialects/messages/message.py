@@ -16,7 +16,7 @@ import orjson
 
 from app.conversation.item import EditOperation, Item, ToolCall
 from app.dialects.answer_decoding import Answer
-from app.dialects.body.message import BodyMessage
+from app.dialects.body.message import BodyMessage, build_hosted_call
 from app.dialects.body.message_edits import apply_operations
 from app.dialects.messages.block_edits import OPERATIONS
 from app.dialects.messages.message_body import EXPRESSED_FIELDS, Block, build_body, list_blocks
@@ -96,7 +96,8 @@ class MessagesMessage(BodyMessage):
     def hosted_calls(self) -> list[ToolCall]:
         if self.native_role != "assistant":
             return []
-        return [_build_hosted_call(block) for block in self.blocks if block["type"] not in EXPRESSED_FIELDS]
+        hosted = [block for block in self.blocks if block["type"] not in EXPRESSED_FIELDS]
+        return [build_hosted_call(block, block["type"], UNREADABLE_FIELDS) for block in hosted]
 
     def edit(self, operations: Sequence[EditOperation]) -> Self:
         blocks = apply_operations(OPERATIONS, self.blocks, operations)
@@ -119,9 +120,3 @@ def find_message_with_thinking(answer: Answer) -> Item | None:
 def render_native_message(role: str, raw_content: bytes) -> bytes:
     """Returns the JSON text of a message of the API."""
     return b'{"role":' + orjson.dumps(role) + b',"content":' + raw_content + b"}"
-
-
-def _build_hosted_call(block: Block) -> ToolCall:
-    call_id = block.get("id")
-    text = orjson.dumps({name: value for name, value in block.items() if name not in UNREADABLE_FIELDS}).decode()
-    return ToolCall(call_id if isinstance(call_id, str) else None, block["type"], text, "other")
