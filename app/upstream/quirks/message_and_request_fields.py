@@ -12,7 +12,6 @@ from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,
     is_empty_value,
-    is_json_string,
     join_contents,
     join_text_parts,
     parse_array_elements,
@@ -63,7 +62,7 @@ def _is_accepted_message_property(
 
 
 def _move_refusal_to_content(message: OutgoingMessage) -> None:
-    if is_json_string(message["refusal"]) and not is_empty_value(message["refusal"]):
+    if message["refusal"][:1] == b'"' and not is_empty_value(message["refusal"]):
         message["content"] = join_contents([message.content, message["refusal"]])
 
 

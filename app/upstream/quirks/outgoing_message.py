@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import orjson
 
-from app.conversation.json_text import decode_json_or
+from app.conversation.json_text import decode_json_or, keep_text
 from app.dialects.request_body import encode_fields
 
 NULL: Final = b"null"
@@ -50,10 +50,6 @@ def is_empty_value(raw: bytes) -> bool:
     return raw in _EMPTY_VALUES or (raw.startswith(b"[") and not raw[1:-1].strip())
 
 
-def is_json_string(raw: bytes) -> bool:
-    return raw.startswith(b'"')
-
-
 def join_json_strings(texts: Sequence[bytes], separator: str) -> bytes:
     """Joins JSON strings into one JSON string."""
     between = orjson.dumps(separator)[1:-1]
@@ -65,16 +61,14 @@ def join_contents(contents: Sequence[bytes]) -> bytes:
     nonempty = [content for content in contents if not is_empty_value(content)]
     if len(nonempty) <= 1:
         return next(iter(nonempty or contents), NULL)
-    if all(map(is_json_string, nonempty)):
+    if all(one[:1] == b'"' for one in nonempty):
         return join_json_strings(nonempty, "\n\n")
     return render_array([part for content in nonempty for part in _content_parts(content)])
 
 
 def _content_parts(content: bytes) -> list[bytes]:
     return (
-        [encode_fields({"type": b'"text"', "text": content})]
-        if is_json_string(content)
-        else parse_array_elements(content)
+        [encode_fields({"type": b'"text"', "text": content})] if content[:1] == b'"' else parse_array_elements(content)
     )
 
 
@@ -84,7 +78,7 @@ def join_text_parts(content: bytes) -> bytes | None:
     for element in parse_array_elements(content):
         part = parse_object_members(element) or {}
         text = part.get("text" if part.get("type") == b'"text"' else "refusal", NULL)
-        if not is_json_string(text) or part.get("type") not in (b'"text"', b'"refusal"'):
+        if text[:1] != b'"' or part.get("type") not in (b'"text"', b'"refusal"'):
             return None
         texts.append(text)
     return join_json_strings(texts, "\n") if texts else None
@@ -146,11 +140,4 @@ class OutgoingMessage:
 
     def _read_role(self) -> str:
         raw = self["role"]
-        role = _ROLES_BY_JSON.get(raw) or decode_json_or(raw, None)
-        return role if isinstance(role, str) else ""
-
-
-def find_call_name(call: Mapping[str, bytes]) -> bytes:
-    """Returns the JSON text of the name of a call's function or custom tool; null if it has none."""
-    called = parse_object_members(call.get("function", call.get("custom", NULL))) or {}
-    return called.get("name", NULL)
+        return keep_text(_ROLES_BY_JSON.get(raw) or decode_json_or(raw, None))

@@ -14,7 +14,6 @@ from typing import Final
 from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,
     is_empty_value,
-    is_json_string,
     join_contents,
     join_json_strings,
     join_text_parts,
@@ -166,7 +165,7 @@ def merge_messages(group: Sequence[OutgoingMessage]) -> OutgoingMessage:
         values = [message[name] for message in group if not is_empty_value(message[name])]
         if len(values) > 1 and name in _LIST_FIELDS:
             members[name] = render_array([block for value in values for block in parse_array_elements(value)])
-        elif len(values) > 1 and all(map(is_json_string, values)):
+        elif len(values) > 1 and all(one[:1] == b'"' for one in values):
             members[name] = join_json_strings(values, "\n\n")
     message = OutgoingMessage(group[0].raw)
     message.replace_members(members)

@@ -15,12 +15,11 @@ from typing import Final, Literal
 
 import orjson
 
-from app.conversation.json_text import decode_json_or
+from app.conversation.json_text import decode_json_or, keep_text
 from app.dialects.request_body import encode_fields
 from app.upstream.quirks.outgoing_message import (
     NULL,
     OutgoingMessage,
-    find_call_name,
     is_empty_value,
     parse_array_elements,
     parse_object_members,
@@ -107,7 +106,8 @@ def _assign_ids_of_message(message: OutgoingMessage, ids: _CallIdAllocator) -> l
         if (members := parse_object_members(element)) is None:
             continue
         old_id = _decode_id(members.get("id", NULL))
-        call = _ToolCallId(old_id, ids.allocate(old_id), find_call_name(members))
+        called = parse_object_members(members.get("function", members.get("custom", NULL))) or {}
+        call = _ToolCallId(old_id, ids.allocate(old_id), called.get("name", NULL))
         calls.append(call)
         if call.new_id != old_id:
             elements[index] = encode_fields({**members, "id": orjson.dumps(call.new_id)})
@@ -142,8 +142,7 @@ def _assign_result_id(
 
 
 def _decode_id(raw: bytes) -> str:
-    value = decode_json_or(raw, None)
-    return value if isinstance(value, str) else ""
+    return keep_text(decode_json_or(raw, None))
 
 
 _EMPTY_ASSISTANT_MESSAGE: Final = b'{"role":"assistant","content":null}'
