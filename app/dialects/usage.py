@@ -17,7 +17,6 @@ MAX_CALL_TOKENS: Final = 1_000_000_000
 """What counts of a larger number, which no model can have read or written. Sums of such numbers fit every database."""
 CLEARED_TOKENS: Final = "cleared_tokens"
 """The gateway's own member of a usage object in the form of the log: as of `TokenUsage.cleared_tokens`."""
-_SEPARATE_CACHE_FIELDS = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
 _ANSWER_LIMIT_FIELDS = "max_completion_tokens", "max_tokens", "max_output_tokens", "max_tokens_to_sample"
 _ANSWER_COUNT_FIELDS = "n", "best_of"
 _DETAIL_FIELDS = "prompt_tokens_details", "input_tokens_details"
@@ -52,12 +51,8 @@ def read_usage(usage: Mapping[str, Any] | None) -> TokenUsage | None:
     """Returns the tokens of a usage object; None if it has no usable number for the prompt."""
     if not usage:
         return None
-    read = written = 0
-    if not _SEPARATE_CACHE_FIELDS.isdisjoint(usage):
-        read, written = (
-            _read_positive_integer(usage, "cache_read_input_tokens"),
-            _read_positive_integer(usage, "cache_creation_input_tokens"),
-        )
+    read = _read_positive_integer(usage, "cache_read_input_tokens")
+    written = _read_positive_integer(usage, "cache_creation_input_tokens")
     total = _read_positive_integer(usage, "prompt_tokens")
     if not total:
         total = _read_positive_integer(usage, "input_tokens") + read + written
