@@ -65,13 +65,11 @@ def convert_output(item: Mapping[str, Any]) -> str | list[Part]:
 def build_tool_call(item: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a call that the client answers as a tool call. A call that is neither of a function nor of a custom tool
     becomes one of a function with the name of its type."""
-    call_id = read_call_id(item)
+    call_id, name = read_call_id(item), join_tool_name(item.get("namespace"), item.get("name"))
     match item:
         case {"type": "function_call"}:
-            name = join_tool_name(item.get("namespace"), item.get("name"))
             function = {"name": name, "arguments": item.get("arguments", "")}
         case {"type": "custom_tool_call"}:
-            name = join_tool_name(item.get("namespace"), item.get("name"))
             return {"id": call_id, "type": "custom", "custom": {"name": name, "input": item.get("input", "")}}
         case _:
             more = {

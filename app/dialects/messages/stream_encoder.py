@@ -74,9 +74,7 @@ class MessagesStreamEncoder:
                     return b""
                 delta = {"type": "input_json_delta", "partial_json": value.text}
                 return self._write_delta(delta) + self._begin_next_call()
-            case Text():
-                return self._write_text(value.text, value.block)
-            case Refusal():
+            case Text() | Refusal():
                 return self._write_text(value.text, value.block)
             case Reasoning() if value.text:
                 frames = b""

@@ -126,12 +126,9 @@ class GrowingText:
             return b""
         self.pieces.append(piece)
         self.logprobs += logprobs
-        fields = {
-            **self.place,
-            "delta": piece,
-            **self.kind.event_fields,
-            **({"logprobs": logprobs} if logprobs else {}),
-        }
+        fields = {**self.place, "delta": piece, **self.kind.event_fields}
+        if logprobs:
+            fields["logprobs"] = logprobs
         return self._writer.write_event(f"{self.kind.event}.delta", fields)
 
     def write_done(self) -> bytes:

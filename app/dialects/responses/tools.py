@@ -102,9 +102,7 @@ def check_tool_choice(choice: Any) -> None:
         case {}:
             _check_member(choice, "type", str, "tool_choice")
         case _:
-            raise InvalidRequest(
-                "`tool_choice` must be a string or an object.", code="invalid_type", param="tool_choice"
-            )
+            raise build_value_error("tool_choice", "must be a string or an object", "invalid_type")
 
 
 def list_namespaced_names(tools: object) -> dict[str, tuple[str, str]]:
