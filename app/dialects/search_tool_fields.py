@@ -46,8 +46,7 @@ def accepts_search_tool(decode_field: Callable[[str], Any]) -> bool:
         return False
     # With a tool added, a provider would accept a `tool_choice` that it refuses in a request without tools.
     if not tools:
-        choice = decode_field("tool_choice")
-        return any(choice == allowed for allowed in _CHOICES_WITHOUT_TOOLS)
+        return decode_field("tool_choice") in _CHOICES_WITHOUT_TOOLS
     return all(_read_function_name(tool) != TOOL_NAME for tool in tools)
 
 

@@ -61,15 +61,12 @@ class ProviderEmbedder:
             raise UpstreamUnavailable(f"Provider {self._provider.name!r} refused to embed (status {reply.status}).")
         try:
             found = msgspec.json.decode(answer, type=_EmbeddingList).data
-        except msgspec.DecodeError as error:
-            raise self._make_no_vectors_error() from error
+        except msgspec.DecodeError:
+            found = []
         vectors = [one.embedding for one in sorted(found, key=lambda one: one.index)]
         if len(vectors) != len(texts) or len({len(vector) for vector in vectors}) != 1 or not vectors[0]:
-            raise self._make_no_vectors_error()
+            raise UpstreamUnavailable(f"Provider {self._provider.name!r} did not answer with one vector for each text.")
         return list(vectors)
-
-    def _make_no_vectors_error(self) -> UpstreamUnavailable:
-        return UpstreamUnavailable(f"Provider {self._provider.name!r} did not answer with one vector for each text.")
 
 
 class LocalEmbedder:

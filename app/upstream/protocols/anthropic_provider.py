@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.provider_contract import ProviderProtocol, UpstreamRequest
@@ -24,10 +24,6 @@ class AnthropicProvider(OpenAIProvider):
     protocol: ProviderProtocol = "anthropic"
     models_query = "limit=1000"
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._has_default_header = self._auth_header == "authorization"
-
     def _build_headers(self, request: UpstreamRequest, trace_headers: Mapping[str, str]) -> dict[str, str]:
         headers = super()._build_headers(request, trace_headers)
         headers.setdefault("anthropic-version", API_VERSION)
@@ -35,7 +31,8 @@ class AnthropicProvider(OpenAIProvider):
         if BINDING_FIELD in request.body and BINDING_BETA not in betas:
             headers["anthropic-beta"] = ",".join(filter(None, (betas, BINDING_BETA)))
         credential = headers.get("authorization", "")
-        if self._has_default_header and credential.startswith("Bearer ") and not credential.startswith(LOGIN_PREFIX):
+        is_key = credential.startswith("Bearer ") and not credential.startswith(LOGIN_PREFIX)
+        if is_key and self._auth_header == "authorization":
             del headers["authorization"]
             headers[KEY_HEADER] = credential.removeprefix("Bearer ")
         return headers

@@ -81,11 +81,8 @@ class OpenAIProvider:
         self._default_headers = {"host": _host_header(url), "user-agent": "concertina", "accept": "*/*"}
         self._configured_headers = _encode_configured_headers(headers or {})
         self._auth_header = auth_header.lower()
-        if (
-            (basic := _basic_authorization(url))
-            and self._authorization is None
-            and self._auth_header == "authorization"
-        ):
+        basic = _basic_authorization(url)
+        if basic and self._authorization is None and self._auth_header == "authorization":
             self._authorization = basic
         # The provider's key goes into another header: the URL's credential keeps `Authorization`.
         elif basic:
