@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -76,6 +77,16 @@ def decode_field(raw_fields: Mapping[str, bytes], name: str) -> Any:
     if may_be_too_deep(text) and is_too_deep(value):
         raise InvalidRequest(f"`{name}` {TOO_DEEP_MESSAGE}", code="invalid_value", param=name)
     return value
+
+
+def decode_readable_fields(fields: Mapping[str, bytes], names: Iterable[str]) -> dict[str, Any]:
+    """Returns decoded fields of a request, without those that only its provider can read: with a number that is too
+    large, or nested too deeply. A field that the request does not have is None."""
+    decoded: dict[str, Any] = {}
+    for name in names:
+        with suppress(InvalidRequest):
+            decoded[name] = decode_field(fields, name)
+    return decoded
 
 
 def decode_typed_field(fields: Mapping[str, bytes], name: str, kind: type[T]) -> T | None:

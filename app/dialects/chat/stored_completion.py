@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 from app.conversation.conversation_types import LogMessage, StoredCompletion
 from app.dialects.chat.stored_answer import build_stored_completion
-from app.dialects.request_body import decode_field
-from app.errors import InvalidRequest
+from app.dialects.request_body import decode_readable_fields
 
 PARAMETERS: Final = (
     *("request_id", "tool_choice", "seed", "top_p", "temperature", "presence_penalty", "frequency_penalty"),
@@ -22,13 +20,8 @@ KEPT_FIELDS: Final = frozenset({*PARAMETERS, "user"}) - {"request_id", "system_f
 
 def select_kept_fields(fields: Mapping[str, bytes], request_id: str) -> dict[str, Any]:
     """Returns the fields of a request that are kept for the object."""
-    kept: dict[str, Any] = {"request_id": request_id}
-    for name in sorted(KEPT_FIELDS):
-        # A value that only the provider could read is not kept.
-        with suppress(InvalidRequest):
-            if (value := decode_field(fields, name)) is not None:
-                kept[name] = value
-    return kept
+    decoded = decode_readable_fields(fields, sorted(KEPT_FIELDS))
+    return {"request_id": request_id, **{name: value for name, value in decoded.items() if value is not None}}
 
 
 def build_completion_object(completion: StoredCompletion, answer: LogMessage, *, is_redacted: bool) -> dict[str, Any]:

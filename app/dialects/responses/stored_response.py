@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 import orjson
 
 from app.conversation.conversation_types import StoredCompletion
 from app.dialects.item_decoding import is_instructions_field
-from app.dialects.request_body import decode_field
-from app.errors import InvalidRequest
+from app.dialects.request_body import decode_readable_fields
 
 UNSTORED_FIELDS: Final = frozenset({"input", "instructions", "metadata"})
 """Fields of a request that are not kept as parameters: the log has the input; instructions and metadata have columns of
@@ -20,13 +18,7 @@ their own."""
 
 def read_parameters(raw_fields: Mapping[str, bytes]) -> dict[str, Any]:
     """Returns the fields of a request that its response repeats."""
-    parameters = {}
-    for name in raw_fields:
-        if name not in UNSTORED_FIELDS:
-            # A number that only the provider can read, or a value that is nested too deeply, is not kept.
-            with suppress(InvalidRequest):
-                parameters[name] = decode_field(raw_fields, name)
-    return parameters
+    return decode_readable_fields(raw_fields, [name for name in raw_fields if name not in UNSTORED_FIELDS])
 
 
 def build_request_fields(response: StoredCompletion) -> dict[str, bytes]:
