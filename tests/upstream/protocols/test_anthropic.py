@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from app.upstream.protocols.anthropic_provider import AnthropicProvider
@@ -19,7 +21,7 @@ from tests.live import ScriptedUpstream, serving
         ({"api_key": "sk-own", "auth_header": "api-key"}, None, "api-key", "sk-own"),
     ],
 )
-async def test_the_key_has_its_header(options: dict[str, str], client: str | None, name: str, value: str) -> None:
+async def test_the_key_has_its_header(options: dict[str, Any], client: str | None, name: str, value: str) -> None:
     upstream = ScriptedUpstream()
     async with serving(upstream, lifespan="off") as address:
         provider = AnthropicProvider("anthropic", f"{address}/v1", **options)
