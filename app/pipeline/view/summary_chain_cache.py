@@ -25,7 +25,8 @@ from app.store.contract.summaries import SummaryStore
 MAX_RECHECKED: Final = 64
 """If a turn would have to check more summaries than this, it reads the whole chain instead."""
 MAX_CACHED_CHARS: Final = 4 * 1024 * 1024
-"""Limit of the cache in characters: the texts of all cached summaries, and `SUMMARY_OVERHEAD_CHARS` for each."""
+"""Limit of the cache in characters: the texts of all cached summaries, and `SUMMARY_OVERHEAD_CHARS` for each. Full, the
+cache takes 5 MB."""
 SUMMARY_OVERHEAD_CHARS: Final = 1_000
 
 
