@@ -24,9 +24,9 @@ from app.store.contract.summaries import SummaryStore
 
 MAX_RECHECKED: Final = 64
 """If a turn would have to check more summaries than this, it reads the whole chain instead."""
-MAX_CACHED_CHARS: Final = 4 * 1024 * 1024
+MAX_CACHED_CHARS: Final = 8 * 1024 * 1024
 """Limit of the cache in characters: the texts of all cached summaries, and `SUMMARY_OVERHEAD_CHARS` for each. Full, the
-cache takes 5 MB."""
+cache takes 10 MB. A log of 100,000 messages at a window of 8k has 1,000 summaries, some 3 million characters."""
 SUMMARY_OVERHEAD_CHARS: Final = 1_000
 
 
