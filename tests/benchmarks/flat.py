@@ -29,6 +29,7 @@ from rich.table import Table
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversation.identity import LinkPosition, compute_links_after_messages, compute_start_position
 from app.dialects.body.message import ChatMessage
+from app.pipeline.view.user_text import MAX_READ_MESSAGES
 from app.store.contract.conversations import ConversationQuery, LogAppend
 from app.store.contract.store import Store
 from app.store.store_factory import create_store
@@ -90,7 +91,8 @@ def _measured(gateway: Running, name: str, size: int) -> dict[str, float]:
     """CPU of gateway and database in microseconds, and milliseconds, of a turn after `size` messages."""
     _ask(gateway.port, name, "begin")
     asyncio.run(_grown(gateway.database_url, name, size))
-    for number in range(WARMING):
+    # A log that comes at once is read for user text in its first turns, so many messages in each.
+    for number in range(WARMING + size // MAX_READ_MESSAGES):
         _ask(gateway.port, name, f"warm {number}")
     before = settled(gateway.process.pid)
     database_before = Cpu.of(gateway.database_pid) if gateway.database_pid else None

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from app.context.plan.outline import LastView
-from app.context.user_text.user_text import UserLine
+from app.context.user_text.user_text import UserLine, find_user_text
 from app.context.view.client_words import NO_WORDS
 from app.conversation.conversation_types import Conversation
 from app.conversations.history.conversation_records import ConversationRecords
@@ -81,6 +81,6 @@ def list_kept_lines(conversation: Conversation) -> tuple[UserLine, ...]:
     if not views:
         return ()
     view = msgspec.convert(views[-1], LastView)
-    lines = view.user_text.select_before(view.boundary.to_seq)
+    lines = find_user_text((view.user_text,), view.boundary.to_seq).select_before(view.boundary.to_seq)
     gone_seqs = find_gone_seqs(conversation, NO_WORDS, (one.seq for one in lines))
     return tuple(one for one in lines if one.seq not in gone_seqs)
