@@ -60,7 +60,7 @@ def main() -> int:
     options = parser.parse_args()
     sizes = [int(size) for size in options.messages.split(",")]
     table = Table(title=f"A turn, appended; window of {WINDOW_TOKENS:,} tokens", title_justify="left")
-    for column in ("store", "messages", "CPU µs", "database µs", "p50 ms", "CPU ×", "p50 ×"):
+    for column in ("store", "messages", "CPU µs", "database µs", "p50 ms", "CPU ×", "p50 ×", "slowest first turn ms"):
         table.add_column(column, justify="left" if column == "store" else "right")
     for target in (SQLITE, POSTGRES):
         if is_available(target) and options.only in target.name:
@@ -84,7 +84,8 @@ def _rows(store: str, sizes: Sequence[int]) -> Iterator[tuple[str, ...]]:
             cost = {name: min(one[name] for one in costs) for name in costs[0]}
             first = first or cost
             ratios = (f"{cost[name] / first[name]:.2f}" for name in ("cpu", "p50"))
-            yield (store, f"{size:,}", f"{cost['cpu']:,.0f}", f"{cost['database']:,.0f}", f"{cost['p50']:.2f}", *ratios)
+            figures = (f"{cost['cpu']:,.0f}", f"{cost['database']:,.0f}", f"{cost['p50']:.2f}")
+            yield (store, f"{size:,}", *figures, *ratios, f"{cost['slowest_first']:,.0f}")
 
 
 def _measured(gateway: Running, name: str, size: int) -> dict[str, float]:
@@ -92,8 +93,11 @@ def _measured(gateway: Running, name: str, size: int) -> dict[str, float]:
     _ask(gateway.port, name, "begin")
     asyncio.run(_grown(gateway.database_url, name, size))
     # A log that comes at once is read for user text in its first turns, so many messages in each.
+    warming = []
     for number in range(WARMING + size // MAX_READ_MESSAGES):
+        begun = time.perf_counter()
         _ask(gateway.port, name, f"warm {number}")
+        warming.append((time.perf_counter() - begun) * 1000)
     before = settled(gateway.process.pid)
     database_before = Cpu.of(gateway.database_pid) if gateway.database_pid else None
     milliseconds = []
@@ -106,7 +110,7 @@ def _measured(gateway: Running, name: str, size: int) -> dict[str, float]:
     database = 0.0
     if gateway.database_pid and database_before:
         database = Cpu.of(gateway.database_pid).since(database_before) / TURNS * 1e6
-    return {"cpu": cpu, "database": database, "p50": median(milliseconds)}
+    return {"cpu": cpu, "database": database, "p50": median(milliseconds), "slowest_first": max(warming)}
 
 
 def _ask(port: int, conversation: str, text: str) -> str:
