@@ -61,6 +61,9 @@ LATIN_1: Final = "latin-1"
 class _Letters(Tokenizer):
     """A tokenizer that never takes long: a token for each character."""
 
+    def _load(self) -> Callable[[str], int]:
+        return len
+
     def count(self, text: str) -> int:
         return len(text)
 

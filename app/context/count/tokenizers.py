@@ -11,6 +11,7 @@ single space, and avoids a panic of tiktoken (openai/tiktoken, pull request 587)
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from importlib import import_module
@@ -34,16 +35,19 @@ _WORD_END: Final = re.compile(
 (no apostrophe) or white space, and between a letter and a digit."""
 
 
-class Tokenizer:
+class Tokenizer(ABC):
     """Counts tokens of one encoding; safe to use from several threads."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @abstractmethod
+    def _load(self) -> Callable[[str], int]:
+        """Returns what counts a text that is not too long, or raises `UnicodeEncodeError` for lone surrogates."""
+
     @cached_property
     def _count(self) -> Callable[[str], int]:
-        """Counts a text that is not too long, or raises `UnicodeEncodeError` for one with lone surrogates."""
-        raise NotImplementedError
+        return self._load()
 
     def count(self, text: str) -> int:
         """Returns the tokens of a text.
@@ -64,8 +68,7 @@ class Tokenizer:
 class TiktokenTokenizer(Tokenizer):
     """Counts with tiktoken, the reference."""
 
-    @cached_property
-    def _count(self) -> Callable[[str], int]:
+    def _load(self) -> Callable[[str], int]:
         vocabulary = VOCABULARIES[self.name]
         tiktoken = import_module("tiktoken")  # when it is used: where toktok-rs is installed, it never is
         encoding = tiktoken.Encoding(
@@ -78,8 +81,7 @@ class TiktokenTokenizer(Tokenizer):
 class ToktokTokenizer(Tokenizer):
     """Counts with toktok-rs, which does not build a list of tokens."""
 
-    @cached_property
-    def _count(self) -> Callable[[str], int]:
+    def _load(self) -> Callable[[str], int]:
         # Its public batch_count takes 30 µs for a text of any length; the loaded encoding under 1 µs.
         count: Callable[[str], int] = _toktok._encoding(self.name).count
         return count
