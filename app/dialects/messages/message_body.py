@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from app.conversation.json_text import encode_compact_json, keep_text
+from app.conversation.json_text import decode_json_or, encode_compact_json, keep_text
 from app.dialects.items.chat_form import PARAGRAPH_BREAK, simplify_content
 
 Block = dict[str, Any]
@@ -138,3 +138,9 @@ def list_seals(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the signatures and the encrypted texts of the thinking among some blocks."""
     thinking = [block for block in blocks if block.get("type") in THINKING_TYPES]
     return [seal for one in thinking if (seal := keep_text(one.get("signature")) or keep_text(one.get("data")))]
+
+
+def decode_input(text: str) -> Any:
+    """Returns the input of a call. One that was cut off is no JSON, and kept as a text."""
+    value = decode_json_or(text, text)
+    return value if isinstance(value, dict) else {"arguments": value}

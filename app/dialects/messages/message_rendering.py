@@ -27,7 +27,7 @@ from app.dialects.message_rendering import ChatRenderer
 from app.dialects.messages.cache_marks import mark_last_block
 from app.dialects.messages.foreign_parts import express_part
 from app.dialects.messages.message import MessagesMessage, render_native_message
-from app.dialects.messages.message_body import THINKING_TYPES, Block, list_seals
+from app.dialects.messages.message_body import THINKING_TYPES, Block, decode_input, list_seals
 from app.errors import InvalidRequest
 
 MAX_CACHE_MARKS: Final = 4
@@ -232,11 +232,7 @@ class _Renderer:
     def _express_call(self, call: ToolCall) -> Block:
         given, sent_id = call.id or "", self._choose_call_id(call.id or "")
         self._call_ids.setdefault(given, []).append(sent_id)
-        arguments = decode_json_or(call.arguments or "{}", call.arguments)
-        if call.kind == "custom":
-            arguments = {"input": call.arguments}
-        elif not isinstance(arguments, dict):
-            arguments = {"arguments": arguments}
+        arguments = {"input": call.arguments} if call.kind == "custom" else decode_input(call.arguments or "{}")
         return {"type": "tool_use", "id": sent_id, "name": call.name or "tool", "input": arguments}
 
     def _choose_call_id(self, call_id: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.conversation.json_text import decode_json_or, encode_compact_json
+from app.conversation.json_text import encode_compact_json
 from app.dialects.answer_decoding import PROTOCOL_FACTS, AnswerDecoder
 from app.dialects.answer_events import (
     AnswerValue,
@@ -29,7 +29,7 @@ from app.dialects.answer_events import (
 from app.dialects.messages.context_edits import EDITS_FIELD, sum_cleared_tokens
 from app.dialects.messages.errors import decode_object_or_empty, translate_error_body
 from app.dialects.messages.message import MessagesMessage
-from app.dialects.messages.message_body import THINKING_TYPES, Block
+from app.dialects.messages.message_body import THINKING_TYPES, Block, decode_input
 from app.dialects.messages.message_rendering import build_sealed_text
 from app.dialects.provider_json import normalize_json
 from app.dialects.usage import CLEARED_TOKENS
@@ -311,9 +311,3 @@ def translate_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_tokens_details": details,
         **by_lifetime,
     }
-
-
-def decode_input(text: str) -> Any:
-    """Returns the input of a call. One that was cut off is no JSON, and kept as a text."""
-    value = decode_json_or(text, text)
-    return value if isinstance(value, dict) else {"arguments": value}

@@ -19,9 +19,9 @@ from app.dialects.answer_events import (
     Text,
 )
 from app.dialects.items.chat_form import PARAGRAPH_BREAK
-from app.dialects.messages.message_body import Block
+from app.dialects.messages.message_body import Block, decode_input
 from app.dialects.messages.message_rendering import read_sealed_block
-from app.dialects.messages.stream_decoder import FINISH_REASONS, decode_input
+from app.dialects.messages.stream_decoder import FINISH_REASONS
 from app.dialects.provider_json import encode_json, join_surrogates
 
 STOP_REASONS: Final = {
