@@ -12,6 +12,7 @@ from app.context.user_text.user_text import (
     UserLine,
     UserText,
     UserTexts,
+    find_user_text,
 )
 from app.context.view.message_edits import Edit, select_whole_edits
 from app.conversation.conversation_types import LogMessage, Summary
@@ -212,7 +213,6 @@ def make_last_view(
         was_requested: whether a client asked for the compaction that the view shows; later views do not undo it, even
             if the log would fit.
     """
-    boundary_seq = plan.boundary.to_seq
     # A long log is read in several turns: the next one reads on from there (pipeline.view.user_text).
     unfinished = user_texts[-1] if user_texts else NO_USER_TEXT
     return LastView(
@@ -222,7 +222,7 @@ def make_last_view(
         level=plan.level,
         tokens=plan.shortened_tokens,
         asked_seq=plan.boundary.to_seq if was_requested else before.asked_seq,
-        user_text=next((one for one in user_texts if boundary_seq <= one.before_seq), unfinished),
+        user_text=find_user_text(user_texts, plan.boundary.to_seq, unfinished),
         cleared_seqs=tuple(seq for seq in before.cleared_seqs if seq in plan.edits),
     )
 

@@ -77,9 +77,10 @@ UserTexts = Sequence[UserText]
 boundary, so what an earlier view showed stays as it was while its boundary does."""
 
 
-def find_user_text(texts: UserTexts, boundary_seq: int) -> UserText:
+def find_user_text(texts: UserTexts, boundary_seq: int, default: UserText = NO_USER_TEXT) -> UserText:
     """Returns the user text for a view whose verbatim part begins at `boundary_seq`.
 
-    None if messages before the boundary were not read yet: one of them may withdraw what a line says.
+    The default if messages before the boundary were not read yet. It shows nothing: one of them may withdraw what a
+    line says.
     """
-    return next((one for one in texts if boundary_seq <= one.before_seq), NO_USER_TEXT)
+    return next((one for one in texts if boundary_seq <= one.before_seq), default)
