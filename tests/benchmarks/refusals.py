@@ -41,9 +41,10 @@ SETTLE_SECONDS: Final = 2.0
 SETTLE_POLL_SECONDS: Final = 0.01
 SETTLED_RISE_MB: Final = 1.0
 """Above the reading before."""
-GIVEN_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": "262144"}
-"""Each freed block of 256 KiB or more goes back to the system at once. Without it, glibc keeps as much as a few bodies
-took together, and how many lay over each other is chance: the readings rise in steps of one body."""
+GIVEN_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": "32768"}
+"""Each freed block of 32 KiB or more goes back to the system at once, also the pieces in which a body comes: up to 256
+KiB each, smaller ones on a loaded machine. Without it, glibc keeps as much as a few bodies took, or the pieces of one
+below a small block that stays; which of them is chance: the readings rise in steps of one body."""
 READY_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 60.0
 PIECE_BYTES: Final = 65_536
