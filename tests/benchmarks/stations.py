@@ -1,8 +1,9 @@
 """How many stations a turn passes in our code: `python -m tests.benchmarks.stations [--list]`.
 
-Three turns run in this process, over SQLite, with the simulated model (left out, with what it calls): a resent
-history that fits, the same streamed, and a turn that compacts. All calls of functions in `app/` are counted, in the
-threads of the store too, from the request's first byte until the store has written the turn.
+Three turns run in this process, over SQLite, with a provider behind HTTP (the simulated model in a process of its own):
+a resent history that fits, the same streamed, and a turn that compacts. All calls of functions in `app/` are counted,
+those of the HTTP client, of the log and of the store's threads too, from the request's first byte until the store has
+written the turn.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
 import orjson
+import yaml
 from rich.console import Console
 from rich.table import Table
 
 from app.assembly.endpoints import build_worker_application
+from app.observability.log import configure_logging
 from app.settings.load import load_settings
 from migrations.run import upgrade_database
 from tests.benchmarks.messages import words
-from tests.benchmarks.processes import ROOT
+from tests.benchmarks.processes import ROOT, Process
 
 APP: Final = f"{ROOT / 'app'}/"
-LEFT_OUT: Final = f"{APP}simulator/"
 NO_FUNCTIONS: Final = ("<module>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 SUSPENDS: Final = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 FIRST_SUSPENSION: Final = 8
@@ -59,8 +61,6 @@ class Stations:
         code, caller = frame.f_code, frame.f_back
         callers = []
         while caller is not None:
-            if caller.f_code.co_filename.startswith(LEFT_OUT):
-                return
             if _find_room(caller.f_code) is not None:
                 callers.append(caller.f_code)
             caller = caller.f_back
@@ -94,7 +94,7 @@ class Profiler:
 def _find_room(code: CodeType) -> str | None:
     """Returns the room of a function in `app/`; None for others, and for what Python runs as a function although no
     reader sees one (comprehensions, modules)."""
-    if not code.co_filename.startswith(APP) or code.co_name in NO_FUNCTIONS or code.co_filename.startswith(LEFT_OUT):
+    if not code.co_filename.startswith(APP) or code.co_name in NO_FUNCTIONS:
         return None
     return code.co_filename.removeprefix(APP).split("/")[0]
 
@@ -106,15 +106,11 @@ def _begins(frame: FrameType) -> bool:
 
 async def measure_turns() -> dict[str, Stations]:
     """Runs the three turns."""
-    with tempfile.TemporaryDirectory() as folder:
-        database = f"sqlite+aiosqlite:///{Path(folder) / 'kept.db'}"
-        await asyncio.to_thread(upgrade_database, database)
-        settings = load_settings(
-            environ={
-                "CONCERTINA_DATABASE__URL": database,
-                "CONCERTINA_SERVER__LOG_LEVEL": "error",
-            }
-        )
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        settings = load_settings(str(_write_config(folder, _start_provider(stack))), environ={})
+        await asyncio.to_thread(upgrade_database, settings.database.url.get_secret_value())
+        configure_logging("info", "json", stack.enter_context((folder / "log").open("w")))
         profiler = Profiler()
         threading.setprofile(profiler.profile)
         application = build_worker_application(settings, None, None)
@@ -133,6 +129,26 @@ async def measure_turns() -> dict[str, Stations]:
             await received.put({"type": "lifespan.shutdown"})
             await lifespan
             threading.setprofile(None)
+
+
+def _start_provider(stack: ExitStack) -> str:
+    """Starts the simulated model in a process of its own, and returns its URL."""
+    provider = stack.enter_context(Process(["app", "simulate", "--port", "0"], core=None))
+    return provider.read_line().split()[-1].decode()
+
+
+def _write_config(folder: Path, provider_url: str) -> Path:
+    config = {
+        "database": {"url": f"sqlite+aiosqlite:///{folder / 'kept.db'}"},
+        "providers": {"simulated": {"base_url": provider_url, "api_key": "sk-up"}},
+        "models": {
+            name: {"provider": "simulated", "context_window": window}
+            for name, window in (("sim-128k", 131_072), ("sim-4k", 4_096))
+        },
+    }
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
 
 
 async def _measure_turn(
