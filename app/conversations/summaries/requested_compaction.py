@@ -216,7 +216,7 @@ class RequestedCompactions:
             known = {summary.id for summary in (*view.outline.summaries, *view.outline.folds)}
             view_after = view
             if view.plan.to_summarize:
-                view_after = await self.turn_compactor.compact(
+                _, view_after = await self.turn_compactor.compact(
                     turn, view, on_start=progress.report_started, on_summary=progress.report_summary
                 )
             warnings = list(view_after.warnings)

@@ -67,7 +67,10 @@ class OverflowRecovery:
         if not smaller.plan.fits:
             raise make_context_length_error(smaller)
         if may_compact and smaller.plan.to_summarize and turn.resolved_request.storage.is_stored:
-            smaller = await self._turn_compactor.compact(turn, smaller)
+            compacted_turn, compacted = await self._turn_compactor.compact(turn, smaller)
+            # If the store went away, the compacted view is one of another log: this turn cannot be finished with it.
+            if compacted_turn is turn:
+                smaller = compacted
         log.info(
             "the prompt was too long; sending a smaller view: window %d, view of %d tokens",
             window,

@@ -26,6 +26,7 @@ from app.observability.request_record import timed_step
 from app.observability.tracing import current_span
 from app.pipeline.turn.background_tasks import BackgroundTasks
 from app.pipeline.turn.turn import Turn, View, build_cache_key
+from app.pipeline.view.summary_chain_cache import select_summaries_in_place
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import WriteConflict
 
@@ -57,7 +58,7 @@ class TurnCompactor:
         *,
         on_start: Callable[[], None] | None = None,
         on_summary: Callable[[Summary], None] | None = None,
-    ) -> View:
+    ) -> tuple[Turn, View]:
         """Summarizes the ranges of the plan and plans again, until the plan has no more ranges.
 
         A running precompaction is waited for first: its summary may be enough.
@@ -69,7 +70,7 @@ class TurnCompactor:
             on_summary: called with each summary when it is ready.
 
         Returns:
-            The view planned last.
+            The view planned last, and its turn: another one if the store went away.
 
         Raises:
             StoreUnavailable: the store is away and the request needs it.
@@ -104,16 +105,14 @@ class TurnCompactor:
                 "concertina.compaction.summaries": len(new_summaries),
             }
         )
-        return replace(
-            view,
-            compaction=facts,
-            warnings=(*view.warnings, *(warning for result in results for warning in result.warnings)),
-        )
+        warnings = (*view.warnings, *(warning for result in results for warning in result.warnings))
+        return turn, replace(view, compaction=facts, warnings=warnings)
 
     async def _replan_with_summaries(
         self, new_summaries: Sequence[Summary], turn: Turn, view: View
     ) -> tuple[Turn, View]:
-        """Plans the view again with new summaries; from the client's messages alone if the store is away."""
+        """Plans the view again with new summaries; from the client's messages alone if the store is away. Then only
+        summaries of these messages are shown: others may stand for words that the request does not carry."""
         try:
             return turn, await self.view_builder.build_view(
                 turn, view.budget, summarize=turn.request.compaction.summarize, new_summaries=new_summaries
@@ -122,9 +121,8 @@ class TurnCompactor:
             if turn.resolved_request.storage.needs_store:
                 raise
         turn = await self.resolve_without_store(turn)
-        return turn, await self.view_builder.build_view(
-            turn, view.budget, summarize="never", new_summaries=new_summaries
-        )
+        in_place = select_summaries_in_place(new_summaries, turn.resolved_request)
+        return turn, await self.view_builder.build_view(turn, view.budget, summarize="never", new_summaries=in_place)
 
     async def rewrite_summary(
         self, turn: Turn, view: View, summary: Summary, folded_summaries: Sequence[Summary]
@@ -269,7 +267,8 @@ class TurnCompactionTask:
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
         return bool(done)
 
-    async def wait_for_view(self) -> View:
+    async def wait_for_view(self) -> tuple[Turn, View]:
+        """Returns the result of `TurnCompactor.compact`."""
         return await asyncio.shield(self._task)
 
 

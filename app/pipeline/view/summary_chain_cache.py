@@ -124,22 +124,12 @@ class SummaryChainCache:
     async def _read_summaries_of_unstored_log(self, resolved_request: ResolvedRequest) -> list[Summary]:
         """Reads summaries that end at a message of a log that is not stored yet."""
         conversation = resolved_request.conversation
-        first_seq = conversation.head_seq + 1
         summaries = await self._store.find_summaries(
             tenant=conversation.tenant,
             root=conversation.root,
             links=[entry.link for entry in resolved_request.new_messages],
         )
-
-        def is_in_place(summary: Summary) -> bool:
-            index = summary.to_seq - 1 - first_seq
-            return (
-                0 <= index < len(resolved_request.new_messages)
-                and resolved_request.new_messages[index].link == summary.to_link
-            )
-
-        # Logs that differ in system messages share links, but seqs differ; only summaries at the right seq count.
-        return [summary for summary in summaries if is_in_place(summary)]
+        return select_summaries_in_place(summaries, resolved_request)
 
     async def _read_all(self, conversation: Conversation) -> list[Summary]:
         return await self._store.find_summaries(
@@ -180,6 +170,17 @@ class SummaryChainCache:
         while self._cached_chars > MAX_CACHED_CHARS:
             _, oldest = self._cached_chains.popitem(last=False)
             self._cached_chars -= oldest.chars
+
+
+def select_summaries_in_place(summaries: Iterable[Summary], resolved_request: ResolvedRequest) -> list[Summary]:
+    """Selects the summaries that end at a new message of a request, of a log that is not stored.
+
+    A link proves all messages up to it. Logs that differ in system messages share links, but seqs differ, so only a
+    summary at the right seq counts. A wrong one would show words that the request does not carry.
+    """
+    new_messages = resolved_request.new_messages
+    links = {entry.seq: entry.link for entry in new_messages}
+    return [summary for summary in summaries if links.get(summary.to_seq - 1) == summary.to_link]
 
 
 def build_chain(
