@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
-from app.observability.tracing import current_span, span_ids
+from app.observability.tracing import current_span_ids
 
 LogFormat = Literal["auto", "json", "text"]
 
@@ -142,7 +142,7 @@ class TextFormatter(logging.Formatter):
 def collect_log_fields(record: logging.LogRecord) -> dict[str, Any]:
     """Returns the fields of a record: the current scope, `extra` and the current span, without what may be content."""
     extra = {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
-    all_fields = {**(_scope.get() or {}), **extra, **span_ids(current_span())}
+    all_fields = {**(_scope.get() or {}), **extra, **current_span_ids()}
     # In one expression: each request writes a line, with some twenty fields.
     return {
         name: _redact_secrets(value) if isinstance(value, str) else value

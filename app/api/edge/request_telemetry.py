@@ -27,9 +27,9 @@ from app.observability.tracing import (
     NOT_TRACED,
     Span,
     Tracing,
+    current_span_ids,
     fail_span,
     run_in_span,
-    span_ids,
 )
 
 PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
@@ -213,7 +213,7 @@ def _log_request(watch: _ResponseObserver, method: str, route: str | None, durat
         log_fields["first_byte_ms"] = int(watch.first_byte_seconds * 1_000_000 + 0.5) / 1000
     if not watch.is_complete:
         log_fields["cut"] = True
-    log_fields.update(span_ids(watch.span))
+    log_fields.update(current_span_ids())
     log_request(watch.record.facts, logging.WARNING if _has_failed(watch) else logging.INFO, log_fields)
 
 
