@@ -143,10 +143,6 @@ class Metrics(Collector):
         """Registers a function that returns a number; it is called whenever metrics are read."""
         self._watched_gauges.append((self.gauge_series(family, *labels), read_value))
 
-    def set_build_info(self, *, version: str, database: str) -> None:
-        """Sets the gauge `build_info`, whose labels say what is running."""
-        self.gauge_series(f.BUILD_INFO, version, database).set(1)
-
     def collect(self) -> Iterator[Metric]:
         """Reads the counters of all processes that ever counted, and the gauges of those that live."""
         # Other workers' gauges are as old as their last reading, at most one interval of the overview.
@@ -225,10 +221,6 @@ class Metrics(Collector):
             self.counter_series(f.INTERRUPTED_TURNS).inc()
         if facts.has_recovered:
             self.counter_series(f.OVERFLOW_RECOVERIES).inc()
-
-    def count_cache_loss(self, changed: str, tokens: int, provider: str, model: str) -> None:
-        """Counts tokens that a provider's cache lost, by what has changed."""
-        self.counter_series(f.LOST_CACHE_TOKENS, changed, provider, model).inc(tokens)
 
     def count_summary_call(self, facts: SummaryFacts) -> None:
         """Counts a summarizer call that was answered, whether or not the answer was usable."""
