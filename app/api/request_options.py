@@ -86,13 +86,14 @@ def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str
     """
     context = _parse_context_options(fields)
     policy = headers.get("x-context-policy")
-    conversation_id, is_chat_ui = _parse_conversation_id(fields, headers)
+    metadata = decode_field(fields, "metadata")
+    conversation_id, is_chat_ui = _parse_conversation_id(fields, metadata, headers)
     context_mode = _parse_header_choice(headers, "x-context-mode", CONTEXT_MODES, "auto")
     if context_mode == "auto" and headers.get(CHAT_TASK_HEADER):
         # A chat UI's side task, such as a title to make, has the chat's id but is no part of its conversation.
         context_mode = "stateless"
     return RequestOptions(
-        Continuation(conversation_id, is_chat_ui, hints=_parse_session_hints(fields, headers)),
+        Continuation(conversation_id, is_chat_ui, hints=_parse_session_hints(fields, metadata, headers)),
         ContextParameters(
             context_mode,
             check_name(policy, "X-Context-Policy") if policy else context.get("policy"),
@@ -109,7 +110,9 @@ def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str
     )
 
 
-def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> tuple[str | None, bool]:
+def _parse_conversation_id(
+    fields: Mapping[str, bytes], metadata: object, headers: Mapping[str, str]
+) -> tuple[str | None, bool]:
     """Returns the conversation id and whether a chat UI's header names it.
 
     The order of precedence is that of the wire contract: the gateway's header, the body's fields, a chat UI's header.
@@ -123,7 +126,6 @@ def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, st
     conversation_id = read_conversation_field(fields)
     if conversation_id is not None:
         return conversation_id, False
-    metadata = decode_field(fields, "metadata")
     if isinstance(metadata, dict) and metadata.get("conversation_id") is not None:
         return check_conversation_id(metadata["conversation_id"], "metadata.conversation_id"), False
     for name in CHAT_UI_HEADERS:
@@ -132,11 +134,13 @@ def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, st
     return None, False
 
 
-def _parse_session_hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
+def _parse_session_hints(
+    fields: Mapping[str, bytes], metadata: object, headers: Mapping[str, str]
+) -> Mapping[str, str]:
     """Returns the session ids that a client sends for its own purposes, by the name of the header or field."""
     hints: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS}
     hints["prompt_cache_key"] = decode_field(fields, "prompt_cache_key")
-    if isinstance(metadata := decode_field(fields, "metadata"), dict):
+    if isinstance(metadata, dict):
         hints["user_id"] = _parse_session_id(metadata.get("user_id"))
     return {name: one for name, one in hints.items() if isinstance(one, str) and 0 < len(one) <= MAX_HINT_CHARS}
 

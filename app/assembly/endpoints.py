@@ -90,6 +90,8 @@ def build_worker_application(
         generate_unique_id_function=lambda route: route.name,
         docs_url=None,  # FastAPI's pages load scripts from a CDN; `api.docs_page` serves its own
         redoc_url=None,
+        # FastAPI's spans have messages of exceptions, and go to whatever an embedding application has set up.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     # First, since routes are tried in order and these are the requests that must be fast.
     application.router.routes.extend(

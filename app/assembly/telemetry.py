@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import GatewayError
-from app.observability.metric_families import ERRORS
+from app.observability.metric_families import BUILD_INFO, ERRORS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.overview import MetricsOverview, ProcessInfo
 from app.observability.tracing import Tracing
@@ -37,7 +37,7 @@ def build_metrics(settings: Settings, folder: Path | None) -> Metrics:
     }
     # The wildcard is the entry for names that clients choose, and no model.
     metrics = Metrics(folder, models=tuple(sorted(model_names - {EVERY_MODEL})), is_known_model=_is_known_model)
-    metrics.set_build_info(version=VERSION, database=_find_database_backend(settings))
+    metrics.gauge_series(BUILD_INFO, VERSION, _find_database_backend(settings)).set(1)
     for code, status in _list_error_codes():
         # Every error is reported as 0 from the start: a series that appears with 1 shows no increase in Prometheus.
         metrics.counter_series(ERRORS, code, str(status))

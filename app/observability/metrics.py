@@ -88,6 +88,8 @@ class Metrics(Collector):
 
     Attributes:
         is_on: whether anything is counted. Callers ask before they compute facts that only metrics need.
+        counter_series, gauge_series, histogram_series: return a series of a family of their kind, by its labels. From
+            the first call on the series is part of `/metrics`.
         now: the monotonic clock, for durations.
         in_flight: chat completions that are being answered.
         streams: open streams.
@@ -109,7 +111,16 @@ class Metrics(Collector):
         self._lock = None if folder is None else _join_folder(folder)
         registry = CollectorRegistry(auto_describe=False)
         create = functools.partial(_create_family, registry=registry) if self.is_on else _NoSeries
-        self._families: dict[MetricFamily, Any] = {family: create(family) for family in f.FAMILIES}
+        families: dict[MetricFamily, Any] = {family: create(family) for family in f.FAMILIES}
+
+        def find_series(family: MetricFamily, *labels: str) -> Any:
+            return families[family].labels(*labels) if labels else families[family]
+
+        # The library keeps every series, too, but takes some ten calls to find one.
+        find_series = functools.cache(find_series)
+        self.counter_series: Callable[..., Counter] = find_series
+        self.gauge_series: Callable[..., Gauge] = find_series
+        self.histogram_series: Callable[..., Histogram] = find_series
         self._source: Collector = registry
         if self._lock is not None:
             self._source = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]
@@ -128,28 +139,9 @@ class Metrics(Collector):
         if self.is_on and not next(iter(start_time.collect())).samples[0].value:
             start_time.set(unix_seconds())
 
-    def counter_series(self, family: MetricFamily, *labels: str) -> Counter:
-        """Returns a series of a counter. From the first call on the series is part of `/metrics`."""
-        metric: Counter = self._families[family]
-        return metric.labels(*labels) if labels else metric
-
-    def gauge_series(self, family: MetricFamily, *labels: str) -> Gauge:
-        """Returns a series of a gauge. From the first call on the series is part of `/metrics`."""
-        metric: Gauge = self._families[family]
-        return metric.labels(*labels) if labels else metric
-
-    def histogram_series(self, family: MetricFamily, *labels: str) -> Histogram:
-        """Returns a series of a histogram. From the first call on the series is part of `/metrics`."""
-        metric: Histogram = self._families[family]
-        return metric.labels(*labels) if labels else metric
-
     def watch_gauge(self, family: MetricFamily, read_value: Callable[[], float], *labels: str) -> None:
         """Registers a function that returns a number; it is called whenever metrics are read."""
         self._watched_gauges.append((self.gauge_series(family, *labels), read_value))
-
-    def set_build_info(self, *, version: str, database: str) -> None:
-        """Sets the gauge `build_info`, whose labels say what is running."""
-        self.gauge_series(f.BUILD_INFO, version, database).set(1)
 
     def collect(self) -> Iterator[Metric]:
         """Reads the counters of all processes that ever counted, and the gauges of those that live."""
@@ -215,9 +207,8 @@ class Metrics(Collector):
             "reported": facts.reported_tokens or 0,
             "cached": facts.cached_tokens or 0,
         }
-        prompt_tokens = self._families[f.PROMPT_TOKENS]
         for kind, count in tokens.items():
-            prompt_tokens.labels(kind, *model_labels).inc(count)
+            self.counter_series(f.PROMPT_TOKENS, kind, *model_labels).inc(count)
         self.counter_series(f.COMPLETION_TOKENS, *model_labels).inc(facts.completion_tokens or 0)
         # An unknown cost is not counted as 0: the call counts as unpriced instead.
         if facts.cost_usd is not None:
@@ -230,10 +221,6 @@ class Metrics(Collector):
             self.counter_series(f.INTERRUPTED_TURNS).inc()
         if facts.has_recovered:
             self.counter_series(f.OVERFLOW_RECOVERIES).inc()
-
-    def count_cache_loss(self, changed: str, tokens: int, provider: str, model: str) -> None:
-        """Counts tokens that a provider's cache lost, by what has changed."""
-        self.counter_series(f.LOST_CACHE_TOKENS, changed, provider, model).inc(tokens)
 
     def count_summary_call(self, facts: SummaryFacts) -> None:
         """Counts a summarizer call that was answered, whether or not the answer was usable."""

@@ -47,15 +47,18 @@ class StartedSpan(NamedTuple):
     Attributes:
         tracer: starts the children.
         shared: attributes for model calls; one dict for all spans of a trace.
+        is_recorded: whether the span and its children are recorded. It stays True after the span's end, unlike
+            `Span.is_recording`: work in the background may go on, and start child spans.
     """
 
     span: Span
     tracer: Tracer
     shared: dict[str, AttributeValue]
+    is_recorded: bool
 
     def start_child(self, name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes | None = None) -> Span:
         """Starts a child span. A span that is not recorded is its own child: it only passes the trace on."""
-        if not is_recorded(self.span):
+        if not self.is_recorded:
             return self.span
         # Shared attributes go to model calls only: OpenTelemetry's conventions define `gen_ai.*` for these.
         if kind is SpanKind.CLIENT:
@@ -65,7 +68,7 @@ class StartedSpan(NamedTuple):
         return self.tracer.start_span(name, parent, kind, attributes, record_exception=False)
 
 
-NOT_TRACED: Final = StartedSpan(INVALID_SPAN, NoOpTracer(), shared={})
+NOT_TRACED: Final = StartedSpan(INVALID_SPAN, NoOpTracer(), shared={}, is_recorded=False)
 """In the place of a request's span, if the request is not traced."""
 _current: ContextVar[StartedSpan] = ContextVar("current_span", default=NOT_TRACED)
 
@@ -75,10 +78,9 @@ def current_span() -> Span:
     return _current.get().span
 
 
-def is_recorded(span: Span) -> bool:
-    """Says whether a span is recorded, also after its end. `Span.is_recording` is false then, but work in the
-    background may go on, and start child spans."""
-    return span.get_span_context().trace_flags.sampled
+def is_traced() -> bool:
+    """Returns whether the current span is recorded, also after its end."""
+    return _current.get().is_recorded
 
 
 def start_child_span(name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes | None = None) -> Span:
@@ -89,7 +91,7 @@ def start_child_span(name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: 
 def share_attributes(attributes: Attributes) -> None:
     """Sets attributes of the current span, and of every model call that starts in its trace from now on."""
     current = _current.get()
-    if is_recorded(current.span):
+    if current.is_recorded:
         current.shared.update(attributes)
         current.span.set_attributes(attributes)
 
@@ -122,14 +124,14 @@ def run_in_span(started: StartedSpan) -> Iterator[Span]:
 def run_in_linked_trace(name: str) -> Iterator[None]:
     """Makes a new trace the current one. It is linked to the current span, which causes the work and does not wait."""
     current = _current.get()
-    if not is_recorded(current.span):
+    if not current.is_recorded:
         yield
         return
     links = [Link(current.span.get_span_context())]
     span = current.tracer.start_span(name, _EMPTY_CONTEXT, links=links, record_exception=False)
     # Of the shared attributes only the conversation is true of the work in the background.
     shared = {name: value for name, value in current.shared.items() if name == CONVERSATION_ATTRIBUTE}
-    with run_in_span(StartedSpan(span, current.tracer, shared)):
+    with run_in_span(StartedSpan(span, current.tracer, shared, is_recorded=True)):
         yield
 
 
@@ -145,11 +147,12 @@ def error_type_name(error: BaseException) -> str:
     return CANCELLED_ERROR_TYPE if isinstance(error, asyncio.CancelledError) else type(error).__name__
 
 
-def span_ids(span: Span) -> dict[str, str]:
-    """Returns `trace_id` and `span_id` for log lines; empty if the span is not recorded."""
-    if not is_recorded(span):
+def current_span_ids() -> dict[str, str]:
+    """Returns `trace_id` and `span_id` of the current span for log lines; empty if it is not recorded."""
+    current = _current.get()
+    if not current.is_recorded:
         return {}
-    context = span.get_span_context()
+    context = current.span.get_span_context()
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
@@ -165,7 +168,7 @@ def current_trace_headers() -> dict[str, str]:
 def trace_work(name: str, work: Coroutine[Any, Any, Result]) -> Coroutine[Any, Any, Result]:
     """Returns the work with a child span of the current span around it, if that is recorded."""
     # A plain function: without a recorded span, the work costs no further frame.
-    return _run_in_child(name, work) if is_recorded(_current.get().span) else work
+    return _run_in_child(name, work) if _current.get().is_recorded else work
 
 
 async def _run_in_child(name: str, work: Coroutine[Any, Any, Result]) -> Result:
@@ -201,7 +204,7 @@ class Tracing:
             return NOT_TRACED
         parent = _extract_parent_context(headers)
         span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes, record_exception=False)
-        return StartedSpan(span, self._tracer, {})
+        return StartedSpan(span, self._tracer, {}, span.get_span_context().trace_flags.sampled)
 
     async def aclose(self) -> None:
         """Exports the remaining spans, for a bounded time."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,9 +18,16 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from app.api.edge.header_checks import ORIGIN_HEADERS, BrowserOriginCheck
-from app.api.edge.operator_access import TENANT_HEADER, choose_tenant
 from app.api.edge.request_reader import read_body, read_headers
-from app.conversation.api_keys import END_USER_SEPARATOR, OPERATOR_TENANT, SCOPES, ApiKey, Scope, hash_api_key
+from app.conversation.api_keys import (
+    END_USER_SEPARATOR,
+    OPERATOR_TENANT,
+    SCOPES,
+    ApiKey,
+    Scope,
+    hash_api_key,
+    is_context_tenant,
+)
 from app.dialects.request_body import encode_fields
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.observability.request_record import record_caller
@@ -49,6 +57,10 @@ CREDENTIAL_HEADERS: Final = ("authorization", "api-key", "x-api-key")
 END_USER_FIELDS: Final = ("safety_identifier", "user")
 """OpenAI's names for the end user of an application, the newer first."""
 
+TENANT_HEADER: Final = "x-concertina-tenant"
+"""The header in which an operator names the tenant that a request is about."""
+ALL_TENANTS: Final = "*"
+_TENANT_PATTERN: Final = re.compile(r"[\x21-\x7e]{1,200}")
 FALLBACK_MODEL_FIELDS: Final = ("models", "fallbacks")
 """Fields in which some providers take further models, for the case that `model` fails."""
 
@@ -170,11 +182,11 @@ class Authenticator:
         if self._has_operator_token(headers):
             _check_single_credential([headers.get(name) for name in CREDENTIAL_HEADERS])
             # Without `authorization`, so that no provider sees the token.
-            return choose_tenant(Caller(tenant=OPERATOR_TENANT), headers)
+            return _choose_tenant(Caller(tenant=OPERATOR_TENANT), headers)
         names_tenant = TENANT_HEADER in headers
         if self._rules.mode == "keys":
             caller = await self._authenticate_key(headers, "admin" if names_tenant else required_scope)
-            return choose_tenant(caller, headers) if names_tenant else caller
+            return _choose_tenant(caller, headers) if names_tenant else caller
         if names_tenant:
             raise InsufficientPermissions(
                 "Only an operator may send the header `X-Concertina-Tenant`.",
@@ -406,6 +418,24 @@ class ApiKeyCache:
         while len(values) >= self._max_keys:
             del values[next(iter(values))]
         values[digest] = value
+
+
+def _choose_tenant(caller: Caller, headers: Mapping[str, str]) -> Caller:
+    """Returns an operator with every scope, in the tenant that the header names.
+
+    Raises:
+        InvalidRequest: the header names no tenant.
+    """
+    named = headers.get(TENANT_HEADER)
+    if named is None or named == ALL_TENANTS:
+        sees_all = named is not None
+        return replace(caller, scopes=SCOPES, sees_all_tenants=sees_all, may_see_all_tenants=not sees_all)
+    if not _TENANT_PATTERN.fullmatch(named) or is_context_tenant(named):
+        raise InvalidRequest(
+            "The header `X-Concertina-Tenant` names no tenant.",
+            hint="Send a tenant as `GET /v1/conversations` shows it to an operator, or `*` for all tenants.",
+        )
+    return replace(caller, tenant=named, scopes=SCOPES, may_see_all_tenants=True)
 
 
 def build_open_caller(authorization: str | None, api_key: str | None, pepper: str) -> Caller:

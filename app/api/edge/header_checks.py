@@ -110,16 +110,18 @@ class HeaderCheckMiddleware:
         Args:
             headers: pairs with lower-case names.
         """
-        counts = Counter(name for name, _ in headers)
-        repeated = next((name for name, count in counts.items() if count > 1 and name in self._single_headers), None)
-        if repeated is not None:
-            return InvalidRequest(
-                f"The header {repeated.decode('latin-1')} is repeated in the request.",
-                code="invalid_value",
-                param=repeated.decode("latin-1"),
-                hint="Send it once; a proxy in front must replace it, not add another.",
-            )
-        raw_host = dict(headers).get(b"host")
+        values = dict(headers)
+        if len(values) < len(headers):
+            counts = Counter(name for name, _ in headers)
+            for name in counts:
+                if counts[name] > 1 and name in self._single_headers:
+                    return InvalidRequest(
+                        f"The header {name.decode('latin-1')} is repeated in the request.",
+                        code="invalid_value",
+                        param=name.decode("latin-1"),
+                        hint="Send it once; a proxy in front must replace it, not add another.",
+                    )
+        raw_host = values.get(b"host")
         if raw_host in self._allowed_host_cache:
             return None
         host = (raw_host or b"").decode("latin-1")

@@ -58,7 +58,7 @@ class RequestIdMiddleware:
             if message["type"] == "http.response.start":
                 headers = message.get("headers", ())
                 names = {name.lower() for name, _ in headers}
-                message["headers"] = [*headers, *(header for header in added.items() if header[0] not in names)]
+                message["headers"] = [*headers, *[one for one in added.items() if one[0] not in names]]
             await send(message)
 
         await self._app(scope, receive, send_named)

@@ -7,11 +7,11 @@ end the process for all tenants.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import InvalidRequest, Overloaded, RequestTooLarge
@@ -40,18 +40,6 @@ class BodyBudget:
         self._held_bytes = 0
         self._sender_bytes: dict[str, int] = {}
 
-    @contextmanager
-    def hold_body(self, sender: str) -> Iterator[HeldBody]:
-        """Counts the body that the block reads, until the block ends."""
-        body = HeldBody(self, sender)
-        try:
-            yield body
-        finally:
-            self._held_bytes -= body.size
-            left_bytes = self._sender_bytes.pop(body.sender, 0) - body.size
-            if left_bytes:
-                self._sender_bytes[body.sender] = left_bytes
-
     def reserve(self, sender: str, size: int) -> None:
         """Counts `size` more bytes.
 
@@ -69,10 +57,16 @@ class BodyBudget:
         self._held_bytes = held_bytes
         self._sender_bytes[sender] = sender_bytes
 
+    def release(self, sender: str, size: int) -> None:
+        """Counts `size` fewer bytes."""
+        self._held_bytes -= size
+        left_bytes = self._sender_bytes.pop(sender, 0) - size
+        if left_bytes:
+            self._sender_bytes[sender] = left_bytes
 
-@dataclass(slots=True)
-class HeldBody:
-    """A body that is being read, or is in use.
+
+class HeldBody(msgspec.Struct, eq=False):
+    """A body that is being read, or is in use. Whoever makes it releases its bytes when its request ends.
 
     Attributes:
         budget: counts the bytes of all bodies.
@@ -210,19 +204,20 @@ class BodyLimitMiddleware:
 
         async def receive_counted() -> Message:
             nonlocal size
-            self._check_size(announced_bytes)
-            # All of it now: bodies that are read side by side would otherwise keep each other from their ends. What
-            # comes without a credential is counted as it comes, or announcements alone would take all room.
-            if held_body.sender != UNKNOWN_SENDER:
-                held_body.grow_to(announced_bytes)
+            if size < announced_bytes:
+                self._check_size(announced_bytes)
+                # All of it now: bodies that are read side by side would otherwise keep each other from their ends. What
+                # comes without a credential is counted as it comes, or announcements alone would take all room.
+                if held_body.sender != UNKNOWN_SENDER:
+                    held_body.grow_to(announced_bytes)
             message = await receive()
             size += len(message.get("body", b""))
             self._check_size(size)
             held_body.grow_to(size)
             return message
 
-        with self._budget.hold_body(UNKNOWN_SENDER) as held_body:
-            scope[HELD_BODY] = held_body
+        held_body = scope[HELD_BODY] = HeldBody(self._budget, UNKNOWN_SENDER)
+        try:
             encoding = raw_headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
             if encoding in ("", "identity"):
                 await self._app(scope, receive_counted, send)
@@ -242,6 +237,8 @@ class BodyLimitMiddleware:
                 return {"type": "http.request", "body": await self._decompress(body, encoding, held_body)}
 
             await self._app({**scope, "headers": headers}, receive_decompressed, send)
+        finally:
+            self._budget.release(held_body.sender, held_body.size)
 
     async def _decompress(self, body: bytes, encoding: str, held_body: HeldBody) -> bytes:
         """Decompresses a body in a thread, a step at a time: each is counted before the next is made."""

@@ -24,12 +24,11 @@ from app.observability.request_record import EndedRequest, RequestRecord, begin_
 from app.observability.tracing import (
     CANCELLED_ERROR_TYPE,
     CONVERSATION_ATTRIBUTE,
-    NOT_TRACED,
     Span,
     Tracing,
+    current_span_ids,
     fail_span,
     run_in_span,
-    span_ids,
 )
 
 PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
@@ -76,29 +75,32 @@ class RequestTelemetry:
         if scope["type"] != "http" or not self._is_observing:
             await self.application(scope, receive, send)
             return
-        started = NOT_TRACED
-        if self.tracing.is_on and scope["path"] not in PROBE_PATHS:
-            method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
-            attributes = {
-                "http.request.method": method,
-                "url.scheme": scope.get("scheme", "http"),
-                "network.protocol.version": scope.get("http_version", "1.1"),
-            }
-            started = self.tracing.start_request_span(method, scope["headers"], attributes)
-        record = begin_request_record(self.seconds, self.unix_seconds())
-        watch = _ResponseObserver(send, self.metrics, started.span, record)
+        if not self.tracing.is_on or scope["path"] in PROBE_PATHS:
+            await self._observe_request(scope, receive, send, None)
+            return
+        method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
+        attributes = {
+            "http.request.method": method,
+            "url.scheme": scope.get("scheme", "http"),
+            "network.protocol.version": scope.get("http_version", "1.1"),
+        }
+        started = self.tracing.start_request_span(method, scope["headers"], attributes)
+        with run_in_span(started):
+            await self._observe_request(scope, receive, send, started.span if started.is_recorded else None)
+
+    async def _observe_request(self, scope: Scope, receive: Receive, send: Send, span: Span | None) -> None:
+        watch = _ResponseObserver(send, self.metrics, span, begin_request_record(self.seconds, self.unix_seconds()))
         is_model_call = scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST"
         if is_model_call:
             self.metrics.in_flight.inc()
-        with run_in_span(started):
-            try:
-                await self.application(scope, receive, watch.send)
-            finally:
-                if is_model_call:
-                    self.metrics.in_flight.dec()
-                if watch.is_stream:
-                    self.metrics.streams.dec()
-                self._finish_request(scope, watch)
+        try:
+            await self.application(scope, receive, watch.send)
+        finally:
+            if is_model_call:
+                self.metrics.in_flight.dec()
+            if watch.is_stream:
+                self.metrics.streams.dec()
+            self._finish_request(scope, watch)
 
     def _finish_request(self, scope: Scope, watch: _ResponseObserver) -> None:
         """Counts, traces and logs a request that is over, however it ended."""
@@ -108,8 +110,8 @@ class RequestTelemetry:
             is_console = method in ("GET", "HEAD") and any(name == CONSOLE_HEADER for name, _ in scope["headers"])
             self._count_request(CONSOLE_LABEL if is_console else route or OTHER_LABEL, watch, duration)
         method = method if method in METHODS else OTHER_METHOD
-        if watch.span.is_recording():
-            _finish_request_span(watch, method, route)
+        if watch.span is not None:
+            _finish_request_span(watch, watch.span, method, route)
         if self.logs_requests and not _is_quiet(scope["path"], watch.status):
             _log_request(watch, method, route, duration)
         if self.keep_request is not None and scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST":
@@ -138,6 +140,7 @@ class _ResponseObserver(msgspec.Struct):
     """Observes the messages of one answer.
 
     Attributes:
+        span: None if the request is not recorded.
         first_byte_seconds: seconds from the start to the first piece of the body.
         status: the answer's status; 499 until its head is sent.
         is_stream: the answer is a stream of events.
@@ -146,7 +149,7 @@ class _ResponseObserver(msgspec.Struct):
 
     _send: Send
     _metrics: Metrics
-    span: Span
+    span: Span | None
     record: RequestRecord
     first_byte_seconds: float | None = None
     status: int = CLIENT_CLOSED_REQUEST
@@ -161,7 +164,8 @@ class _ResponseObserver(msgspec.Struct):
         else:
             if self.first_byte_seconds is None:
                 self.first_byte_seconds = self.record.seconds() - self.record.started_at
-                self.span.add_event("first_byte")
+                if self.span is not None:
+                    self.span.add_event("first_byte")
             if not message.get("more_body", False):
                 self.is_complete = True
         return self._send(message)
@@ -180,9 +184,9 @@ class _ResponseObserver(msgspec.Struct):
             facts.conversation_id = _read_name(headers, b"x-conversation-id")
 
 
-def _finish_request_span(watch: _ResponseObserver, method: str, route: str | None) -> None:
+def _finish_request_span(watch: _ResponseObserver, span: Span, method: str, route: str | None) -> None:
     """Sets the attributes and the outcome of a request's span."""
-    facts, span = watch.record.facts, watch.span
+    facts = watch.record.facts
     attributes: dict[str, str | int] = {}
     if watch.status != CLIENT_CLOSED_REQUEST:
         attributes["http.response.status_code"] = watch.status
@@ -213,7 +217,7 @@ def _log_request(watch: _ResponseObserver, method: str, route: str | None, durat
         log_fields["first_byte_ms"] = int(watch.first_byte_seconds * 1_000_000 + 0.5) / 1000
     if not watch.is_complete:
         log_fields["cut"] = True
-    log_fields.update(span_ids(watch.span))
+    log_fields.update(current_span_ids())
     log_request(watch.record.facts, logging.WARNING if _has_failed(watch) else logging.INFO, log_fields)
 
 

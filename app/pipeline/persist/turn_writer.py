@@ -35,10 +35,9 @@ from app.observability.request_record import current_request_record
 from app.observability.tracing import (
     CANCELLED_ERROR_TYPE,
     Span,
-    current_span,
     error_type_name,
     fail_span,
-    is_recorded,
+    is_traced,
     start_child_span,
 )
 from app.pipeline.persist.kept_instructions import drop_instructions, keep_instructions
@@ -281,7 +280,7 @@ class TurnWriter:
         if (record := current_request_record()) is not None:
             timeline_step = record.begin_step("store", {"what": step.removeprefix("store ")})
             work.add_done_callback(lambda _: record.end_step(timeline_step))
-        if is_recorded(current_span()):
+        if is_traced():
             end_span = functools.partial(_end_span, start_child_span(step))
             # A store may be done at once. A callback would run after the request has gone on.
             end_span(work) if work.done() else work.add_done_callback(end_span)

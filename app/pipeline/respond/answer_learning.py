@@ -18,6 +18,7 @@ import msgspec
 
 from app.context.plan.outline import Plan, make_last_view
 from app.dialects.usage import TokenUsage
+from app.observability.metric_families import LOST_CACHE_TOKENS
 from app.observability.metrics import Metrics
 from app.observability.request_record import current_request_record
 from app.pipeline.call.upstream_call import UpstreamCaller
@@ -166,7 +167,7 @@ def learn_cached_prompt(
     )
     if before is not None and (loss := find_cache_loss(turn, before, prompt, deployment.cache)) is not None:
         labels = (deployment.provider.name, metrics.model_label(deployment.upstream_model))
-        metrics.count_cache_loss(loss.changed, loss.tokens, *labels)
+        metrics.counter_series(LOST_CACHE_TOKENS, loss.changed, *labels).inc(loss.tokens)
         changed = loss.changed if loss.seq is None else f"{loss.changed} at message {loss.seq}"
         log.warning("%s: the prompt cache was lost, %d tokens: %s", deployment.key, loss.tokens, changed)
         if (record := current_request_record()) is not None:

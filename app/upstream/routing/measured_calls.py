@@ -11,7 +11,7 @@ from app.observability import metric_families
 from app.observability.metric_families import MetricFamily
 from app.observability.metrics import Metrics
 from app.observability.request_record import RequestStep, current_request_record
-from app.observability.tracing import current_span, is_recorded
+from app.observability.tracing import is_traced
 from app.upstream.provider_contract import (
     AnswerTimedOut,
     CallTimes,
@@ -57,7 +57,7 @@ class MeasuredCalls:
             UpstreamUnavailable: as `UpstreamProvider.send`.
         """
         provider = deployment.provider
-        span = start_chat_span(deployment, retries) if is_recorded(current_span()) else None
+        span = start_chat_span(deployment, retries) if is_traced() else None
         step = None
         if (record := current_request_record()) is not None:
             detail = {"provider": provider.name, "model": deployment.upstream_model, "status": None, "error": None}
@@ -118,7 +118,7 @@ async def send_passthrough(provider: UpstreamProvider, request: UpstreamRequest)
     Raises:
         UpstreamUnavailable: as `UpstreamProvider.send`.
     """
-    span = start_passthrough_span(provider, request) if is_recorded(current_span()) else None
+    span = start_passthrough_span(provider, request) if is_traced() else None
     return await provider.send(request) if span is None else MeasuredReply(await span.send(provider, request), span)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.edge.request_reader import BodyBudget
+from app.api.edge.request_reader import BodyBudget, HeldBody
 from app.errors import Overloaded
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.gateway import until, user, world
@@ -29,21 +29,22 @@ def assert_told(answer: httpx.Response) -> None:
 
 def test_a_sender_holds_half_and_all_together_the_whole() -> None:
     budget = BodyBudget(400, 100)
-    with budget.hold_body("a") as first, budget.hold_body("a") as second, budget.hold_body("b") as third:
-        first.grow_to(150)
-        second.grow_to(50)
-        with pytest.raises(Overloaded):
-            second.grow_to(51)
-        third.grow_to(200)
-        with budget.hold_body("c") as fourth, pytest.raises(Overloaded):
-            fourth.grow_to(1)
+    bodies = first, second, third, fourth = [HeldBody(budget, sender) for sender in "aabc"]
+    first.grow_to(150)
+    second.grow_to(50)
+    with pytest.raises(Overloaded):
+        second.grow_to(51)
+    third.grow_to(200)
+    with pytest.raises(Overloaded):
+        fourth.grow_to(1)
+    for body in bodies:
+        budget.release(body.sender, body.size)
     assert not budget._sender_bytes
     assert budget._held_bytes == 0
 
 
 def test_one_body_of_the_largest_size_is_always_possible() -> None:
-    with BodyBudget(100, 100).hold_body("a") as body:
-        body.grow_to(100)
+    HeldBody(BodyBudget(100, 100), "a").grow_to(100)
 
 
 async def test_large_bodies_of_one_tenant_are_refused_and_harm_no_other() -> None:

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from app.observability import opentelemetry_tracing
@@ -70,6 +71,15 @@ def told(span: ReadableSpan) -> dict[str, Any]:
 
 def events(span: ReadableSpan) -> list[str]:
     return [event.name for event in span.events]
+
+
+async def test_what_an_embedding_application_has_set_up_gets_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+    async with world(ScriptedUpstream()) as w:
+        await w.say([user("Hi")])
+    assert exporter.get_finished_spans() == ()
 
 
 async def test_a_turn_is_a_trace_of_its_steps(trace: Trace) -> None:
