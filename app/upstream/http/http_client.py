@@ -67,7 +67,7 @@ class HttpClient:
         )
         self._timeouts = timeouts
         self._has_proxy = proxy is not None
-        self._transport = AiohttpTransport(tls, proxy)
+        self._transport = AiohttpTransport(tls, proxy, timeouts.connect_seconds)
 
     async def send(
         self,
@@ -134,10 +134,7 @@ class HttpClient:
             self._find_or_parse_url(head.target),
             headers=headers,
             stream=httpx.ByteStream(body),  # the preparation of `content` takes 20 µs
-            extensions={
-                "timeout": {"connect": self._timeouts.connect_seconds},
-                "on_connected": limits.begin_request,
-            },
+            extensions={"on_connected": limits.begin_request},
         )
 
 
