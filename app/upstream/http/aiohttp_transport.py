@@ -175,7 +175,8 @@ class _ResponseBody(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Closes the connection, unless the body has been read to its end."""
-        self._response.close()
+        if self._response.connection is not None:
+            self._response.close()
 
 
 def make_keepalive_socket(address: Any) -> socket.socket:
