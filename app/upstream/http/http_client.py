@@ -30,7 +30,7 @@ from app.upstream.provider_contract import ANSWER_LIMIT_BYTES, AnswerTimedOut, C
 
 NEVER: Final = float("inf")
 CACHED_URLS: Final = 64
-"""How many parsed URLs a client caches: parsing one takes 25 µs."""
+"""How many quoted and parsed URLs a provider caches: parsing one takes 25 µs."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 SWITCHING_PROTOCOLS: Final = 101
 LOOP_JOIN_BYTES: Final = 1024 * 1024
