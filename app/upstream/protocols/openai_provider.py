@@ -157,8 +157,8 @@ class OpenAIProvider:
         return f"{target}?{query}" if query else target
 
     def _build_headers(self, request: UpstreamRequest, trace_headers: Mapping[str, str]) -> dict[str, str]:
-        headers = dict(self._default_headers)
-        headers.update((name, value) for name, value in request.headers.items() if name not in _CLIENT_ONLY_HEADERS)
+        passed = {name: value for name, value in request.headers.items() if name not in _CLIENT_ONLY_HEADERS}
+        headers = self._default_headers | passed
         if trace_headers:
             # The client's trace state belongs to the client's `traceparent`, which is replaced.
             headers.pop("tracestate", None)
