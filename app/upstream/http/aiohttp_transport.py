@@ -165,13 +165,19 @@ class _ResponseBody(httpx.AsyncByteStream):
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    # No generator: one that is left before its end costs a task.
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
         try:
-            while piece := await self._response.content.readany():
-                yield piece
+            piece = await self._response.content.readany()
         # aiohttp raises `RuntimeError` if the client has been closed meanwhile.
         except (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError) as error:
             raise httpx.ReadError("") from error
+        if not piece:
+            raise StopAsyncIteration
+        return piece
 
     async def aclose(self) -> None:
         """Closes the connection, unless the body has been read to its end."""

@@ -196,6 +196,7 @@ class HttpReply:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
         if not _is_framed_plainly(headers) or self.status == SWITCHING_PROTOCOLS:
             raise call_failed_error(provider_name, "its answer is not HTTP")
+        self._announced_length = headers.get("content-length")
         self._encoding = pop_content_encoding(headers, provider_name)
         for header in _CONNECTION_HEADERS:
             headers.pop(header, None)
@@ -229,7 +230,7 @@ class HttpReply:
     async def _iter_encoded_bytes(self) -> AsyncIterator[bytes]:
         """Yields the body as it is sent; see `iter_bytes`."""
         limits, times = self._limits, self._times
-        pieces, allowed_bytes = aiter(self._stream), self._limit_bytes
+        pieces, received_bytes = aiter(self._stream), 0
         piece_by = limits.answer_by
         try:
             while True:
@@ -244,8 +245,8 @@ class HttpReply:
                     times.first_byte_at = time.monotonic()
                 if not piece:
                     break
-                allowed_bytes -= len(piece)
-                if allowed_bytes < 0:
+                received_bytes += len(piece)
+                if received_bytes > self._limit_bytes:
                     raise UpstreamUnavailable(
                         f"Provider {self._provider_name!r} sent an answer of more than {self._limit_bytes} bytes."
                     )
@@ -255,6 +256,8 @@ class HttpReply:
                 # A server that always has sent more would never make the next step wait, and so never be too late.
                 if limits.deadline <= limits.now():
                     raise silence_timeout_error(self._provider_name)
+                if str(received_bytes) == self._announced_length:
+                    break
         except (asyncio.CancelledError, UpstreamUnavailable):
             await self.aclose()
             raise
