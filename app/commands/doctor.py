@@ -50,7 +50,6 @@ from app.upstream.provider_contract import (
     UpstreamReply,
     UpstreamRequest,
 )
-from app.upstream.routing.prices import find_price
 from app.upstream.routing.router import BufferedReply
 from app.upstream.routing.routes import Routes
 from migrations import run as migrations
@@ -489,7 +488,7 @@ class _ModelList:
 
 def _compute_price(deployment: ModelDeployment) -> float:
     """Returns a number by which models are compared; models without a known price come last."""
-    price = find_price(deployment)
+    price = deployment.price
     return float("inf") if price.input is None or price.output is None else price.input + price.output
 
 

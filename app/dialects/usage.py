@@ -19,7 +19,8 @@ CLEARED_TOKENS: Final = "cleared_tokens"
 """The gateway's own member of a usage object in the form of the log: as of `TokenUsage.cleared_tokens`."""
 _ANSWER_LIMIT_FIELDS = "max_completion_tokens", "max_tokens", "max_output_tokens", "max_tokens_to_sample"
 _ANSWER_COUNT_FIELDS = "n", "best_of"
-_DETAIL_FIELDS = "prompt_tokens_details", "input_tokens_details"
+_DETAIL_FIELDS = "input_tokens_details", "prompt_tokens_details"
+"""Of two details of one name, that of the last field counts."""
 
 
 NO_USAGE: Final[Mapping[str, int]] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
@@ -51,33 +52,35 @@ def read_usage(usage: Mapping[str, Any] | None) -> TokenUsage | None:
     """Returns the tokens of a usage object; None if it has no usable number for the prompt."""
     if not usage:
         return None
-    read = _read_positive_integer(usage, "cache_read_input_tokens")
-    written = _read_positive_integer(usage, "cache_creation_input_tokens")
-    total = _read_positive_integer(usage, "prompt_tokens")
+    counts = _read_positive_integers(usage)
+    details: dict[str, int] = {}
+    for field in _DETAIL_FIELDS:
+        if isinstance(found := usage.get(field), dict):
+            details |= _read_positive_integers(found)
+    read, written = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
+    total = counts.get("prompt_tokens", 0)
     if not total:
-        total = _read_positive_integer(usage, "input_tokens") + read + written
+        total = counts.get("input_tokens", 0) + read + written
     # A gateway that put Anthropic's `input_tokens` into `prompt_tokens`: a total cannot be less than its cached part.
     elif total < read + written:
         total += read + written
     if total <= 0:
         return None
-    cached = _read_detail(usage, "cached_tokens") or _read_positive_integer(usage, "prompt_cache_hit_tokens") or read
-    cached = min(total, cached)
-    written = min(total - cached, _read_detail(usage, "cache_write_tokens") or written)
-    by_lifetime = usage.get("cache_creation")
+    cached = min(total, details.get("cached_tokens") or counts.get("prompt_cache_hit_tokens") or read)
+    written = min(total - cached, details.get("cache_write_tokens") or written)
     long_written = 0
-    if isinstance(by_lifetime, Mapping):
-        long_written = _read_positive_integer(by_lifetime, "ephemeral_1h_input_tokens")
-    output = _read_positive_integer(usage, "completion_tokens") or _read_positive_integer(usage, "output_tokens")
-    cleared = _read_positive_integer(usage, CLEARED_TOKENS)
-    return TokenUsage(total, cached, output, written, min(written, long_written), cleared)
+    if isinstance(by_lifetime := usage.get("cache_creation"), dict):
+        long_written = _read_positive_integers(by_lifetime).get("ephemeral_1h_input_tokens", 0)
+    output = counts.get("completion_tokens") or counts.get("output_tokens", 0)
+    return TokenUsage(total, cached, output, written, min(written, long_written), counts.get(CLEARED_TOKENS, 0))
 
 
 def read_answer_limit(fields: Mapping[str, Any]) -> tuple[int | None, int]:
     """Returns the limit in tokens that the fields of any model call set for an answer, None if they set none; and how
     many answers are generated."""
-    limit = max(_read_positive_integer(fields, name) for name in _ANSWER_LIMIT_FIELDS)
-    return limit or None, max(1, *(_read_positive_integer(fields, name) for name in _ANSWER_COUNT_FIELDS))
+    counts = _read_positive_integers(fields)
+    limit = max(counts.get(name, 0) for name in _ANSWER_LIMIT_FIELDS)
+    return limit or None, max(1, *(counts.get(name, 0) for name in _ANSWER_COUNT_FIELDS))
 
 
 def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -96,18 +99,10 @@ def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     return total
 
 
-def _read_detail(usage: Mapping[str, Any], name: str) -> int:
-    """Returns a number of the prompt's details; 0 if there is none."""
-    for field in _DETAIL_FIELDS:
-        details = usage.get(field)
-        if isinstance(details, Mapping) and (found := _read_positive_integer(details, name)):
-            return found
-    return 0
-
-
-def _read_positive_integer(facts: Mapping[str, Any], name: str) -> int:
-    value = facts.get(name)
-    # A float is how the decoder reads an integer that is too large.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        return 0
-    return int(min(value, MAX_CALL_TOKENS))
+def _read_positive_integers(facts: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the members that are positive numbers. A float is how the decoder reads an integer that is too large."""
+    return {
+        name: int(min(value, MAX_CALL_TOKENS))
+        for name, value in facts.items()
+        if type(value) in (int, float) and value >= 1
+    }

@@ -269,7 +269,7 @@ class ModelDeployment:
     """Tokenizer encoding from configuration; None: by model name."""
     quirks: ProviderQuirks = NO_QUIRKS
     price: TokenPrice = UNKNOWN_PRICE
-    """From configuration; without one, the list price applies (`upstream.routing.prices`)."""
+    """From configuration; without one, the list price (`upstream.routing.prices`)."""
     cache: CacheRule = "none"
     key: str = field(init=False, repr=False, compare=False)
     """`provider/model`: the key under which facts about it are stored."""

@@ -889,8 +889,8 @@ TRUST: Final = (
     Mutation(
         "answer-without-end",
         "app/upstream/http/http_client.py",
-        "if allowed_bytes < 0:",
-        "if allowed_bytes < -self._limit_bytes * 1000:",
+        "if received_bytes > self._limit_bytes:",
+        "if received_bytes > self._limit_bytes * 1000:",
         ("tests/upstream/http/test_inflate.py::test_a_plain_answer_that_is_too_long_is_cut",),
         "A provider's endless answer fills the memory of the gateway.",
     ),

@@ -91,8 +91,8 @@ class AnswerLearner:
         # The turn's calibration is that of the first deployment; the others are its fallbacks.
         is_first = deployment is turn.target.deployments[0]
         known = turn.calibration if is_first else self.upstream_caller.find_calibration(deployment, turn)
-        prompt = turn.build_counted_prompt(view)
-        calibration = known.learn_from_report(prompt, reported.sent_tokens)
+        prompt, sent_tokens = turn.build_counted_prompt(view), reported.sent_tokens
+        calibration = known.learn_from_report(prompt, sent_tokens)
         # New conversations start with the slope, here and on other replicas.
         slope_facts = self.calibration_slopes.learn_slope(
             deployment.key, conversation.tenant, conversation.id, calibration
@@ -104,8 +104,8 @@ class AnswerLearner:
                 conversation.state,
                 deployment,
                 refused=view.refused_size,
-                prompt_tokens=reported.sent_tokens,
-                truncated_at=known.find_silent_truncation_window(prompt, reported.sent_tokens),
+                prompt_tokens=sent_tokens,
+                truncated_at=known.find_silent_truncation_window(prompt, sent_tokens),
             ),
             **learn_cached_prompt(turn, view, deployment, reported, self.unix_seconds(), self.metrics),
             CALIBRATIONS: {**conversation.state.get(CALIBRATIONS, {}), deployment.key: calibration.to_dict()},

@@ -139,16 +139,19 @@ class ContextReport(msgspec.Struct, frozen=True):
         """
         if usage is None:
             return None
-        summaries = [one for one in map(read_usage, self.summary_usages) if one is not None]
-        costs = [compute_call_cost_usd(deployment, usage), *(one.get(SUMMARY_COST) for one in self.summary_usages)]
-        known_costs = [one for one in costs if one is not None]
+        summary_tokens, usd = 0, compute_call_cost_usd(deployment, usage)
+        for one in self.summary_usages:
+            if (summary := read_usage(one)) is not None:
+                summary_tokens += summary.prompt_tokens + summary.output_tokens
+            summary_usd = one.get(SUMMARY_COST)
+            usd = None if usd is None or summary_usd is None else usd + summary_usd
         return {
             "input": usage.prompt_tokens - usage.cached_tokens - usage.written_tokens,
             "cached": usage.cached_tokens,
             "written": usage.written_tokens,
             "output": usage.output_tokens,
-            "summaries": sum(one.prompt_tokens + one.output_tokens for one in summaries),
-            "usd": sum(known_costs) if len(known_costs) == len(costs) else None,
+            "summaries": summary_tokens,
+            "usd": usd,
         }
 
     def build_headers(self, request_id: str, *, is_summarizing: bool = False) -> dict[str, str]:

@@ -24,7 +24,7 @@ from app.pipeline.turn.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, RE
 from app.pipeline.turn.token_counting import MessageCounter
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
-from app.upstream.routing.prices import compute_call_cost_usd, compute_prompt_cost_usd, find_price
+from app.upstream.routing.prices import compute_call_cost_usd, compute_prompt_cost_usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class AnswerBilling:
             prompt_tokens=report.prompt_tokens,
             log_tokens=report.log_tokens,
             pressure=report.budget.compute_limit_pressure(report.prompt_tokens),
-            saved_usd=compute_prompt_cost_usd(find_price(deployment), saved_tokens),
+            saved_usd=compute_prompt_cost_usd(deployment.price, saved_tokens),
             is_whole=end.is_whole,
             has_recovered=report.recovered,
         )

@@ -49,7 +49,6 @@ from app.pipeline.view.user_text import UserTextReader, select_valid_user_text
 from app.store.contract.conversations import ConversationStore
 from app.store.contract.summaries import ConversationAndSummaryStore
 from app.upstream.provider_contract import ModelDeployment
-from app.upstream.routing.prices import find_price
 
 UNTOUCHED_PLAN: Final = Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=0, fits=True)
 MAX_USER_TEXT_READS: Final = 3
@@ -500,7 +499,7 @@ class ViewBuilder:
 
 def _find_token_rates(deployment: ModelDeployment) -> TokenRates:
     """Returns the price of a deployment's tokens beside that of new ones; common rates if it is not known."""
-    price = find_price(deployment)
+    price = deployment.price
     if not (price.input and price.output and price.cached_input):
         return COMMON_RATES
     written = price.input if price.cache_write is None else price.cache_write

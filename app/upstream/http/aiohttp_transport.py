@@ -57,16 +57,18 @@ def load_trusted_ca_context(ca_file: str | None = None) -> ssl.SSLContext:
 class AiohttpTransport(httpx.AsyncBaseTransport):
     """Sends requests of httpx through aiohttp. It keeps connections open, and no cookies.
 
-    Of httpx's time limits it applies `connect`, to look-up, connection, proxy and TLS together. Its caller limits the
-    rest: the extension `on_connected` of a request is called when the request is about to be written.
+    It limits the time of connecting. Its caller limits the rest: the extension `on_connected` of a request is called
+    when the request is about to be written.
 
     Args:
         tls: for servers, and for a proxy that is reached over TLS; None: the system's roots.
         proxy: URL of an HTTP proxy; None for none. Variables of the environment are ignored.
+        connect_seconds: limits look-up, connection, proxy and TLS together.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None, proxy: str | None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, proxy: str | None, connect_seconds: float | None) -> None:
         self._tls = tls
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_seconds)
         self._proxy = proxy
         self._proxy_address = None if proxy is None else _parse_address(urlsplit(proxy))
         self._session: aiohttp.ClientSession | None = None
@@ -82,18 +84,19 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             httpx.RemoteProtocolError: the answer is not HTTP. The text says what is wrong, for users.
             httpx.ReadError: the connection was closed after the request was sent, wholly or in part.
         """
-        timeout = aiohttp.ClientTimeout(total=None, connect=request.extensions["timeout"]["connect"])
         on_connected = _on_connected.set(request.extensions["on_connected"])
         assert isinstance(request.stream, httpx.SyncByteStream)
         body = b"".join(request.stream)
         try:
-            response = await self._ensure_session().request(
+            response = await (self._session or self._open_session()).request(
                 request.method,
                 URL(str(request.url), encoded=True),
-                headers=[(name.decode(), _decode_value(value)) for name, value in request.headers.raw],
+                headers=[
+                    (name.decode(), value.decode() if value.isascii() else _decode_value(value))
+                    for name, value in request.headers.raw
+                ],
                 data=io.BytesIO(body) if len(body) > SINGLE_WRITE_BYTES else body or None,
                 allow_redirects=False,
-                timeout=timeout,
                 proxy=self._proxy,
             )
         except aiohttp.ConnectionTimeoutError as error:
@@ -117,23 +120,23 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             await self._session.close()
             self._session = None
 
-    def _ensure_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = _Connector(
-                ssl=self._tls or load_trusted_ca_context(),
-                limit=0,
-                keepalive_timeout=IDLE_CONNECTION_SECONDS,
-                resolver=aiohttp.ThreadedResolver(),
-                socket_factory=make_keepalive_socket,
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=_OMITTED_HEADERS,
-                auto_decompress=False,
-                max_line_size=HEADER_LIMIT_BYTES,
-                max_field_size=HEADER_LIMIT_BYTES,
-            )
+    def _open_session(self) -> aiohttp.ClientSession:
+        connector = _Connector(
+            ssl=self._tls or load_trusted_ca_context(),
+            limit=0,
+            keepalive_timeout=IDLE_CONNECTION_SECONDS,
+            resolver=aiohttp.ThreadedResolver(),
+            socket_factory=make_keepalive_socket,
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=self._timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_OMITTED_HEADERS,
+            auto_decompress=False,
+            max_line_size=HEADER_LIMIT_BYTES,
+            max_field_size=HEADER_LIMIT_BYTES,
+        )
         return self._session
 
     def _convert_connect_error(self, error: Any) -> httpx.ConnectError:
@@ -162,17 +165,24 @@ class _ResponseBody(httpx.AsyncByteStream):
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    # No generator: one that is left before its end costs a task.
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
         try:
-            while piece := await self._response.content.readany():
-                yield piece
+            piece = await self._response.content.readany()
         # aiohttp raises `RuntimeError` if the client has been closed meanwhile.
         except (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError) as error:
             raise httpx.ReadError("") from error
+        if not piece:
+            raise StopAsyncIteration
+        return piece
 
     async def aclose(self) -> None:
         """Closes the connection, unless the body has been read to its end."""
-        self._response.close()
+        if self._response.connection is not None:
+            self._response.close()
 
 
 def make_keepalive_socket(address: Any) -> socket.socket:

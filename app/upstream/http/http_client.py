@@ -30,7 +30,7 @@ from app.upstream.provider_contract import ANSWER_LIMIT_BYTES, AnswerTimedOut, C
 
 NEVER: Final = float("inf")
 CACHED_URLS: Final = 64
-"""How many parsed URLs a client caches: parsing one takes 25 µs."""
+"""How many quoted and parsed URLs a provider caches: parsing one takes 25 µs."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 SWITCHING_PROTOCOLS: Final = 101
 LOOP_JOIN_BYTES: Final = 1024 * 1024
@@ -67,7 +67,7 @@ class HttpClient:
         )
         self._timeouts = timeouts
         self._has_proxy = proxy is not None
-        self._transport = AiohttpTransport(tls, proxy)
+        self._transport = AiohttpTransport(tls, proxy, timeouts.connect_seconds)
 
     async def send(
         self,
@@ -134,10 +134,7 @@ class HttpClient:
             self._find_or_parse_url(head.target),
             headers=headers,
             stream=httpx.ByteStream(body),  # the preparation of `content` takes 20 µs
-            extensions={
-                "timeout": {"connect": self._timeouts.connect_seconds},
-                "on_connected": limits.begin_request,
-            },
+            extensions={"on_connected": limits.begin_request},
         )
 
 
@@ -191,17 +188,19 @@ class HttpReply:
     ) -> None:
         self._provider_name = provider_name
         self._limit_bytes = limit_bytes
-        self._response = response
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        self._stream = response.stream
         self._limits = limits
         self._times = times
         self.status = response.status_code
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
         if not _is_framed_plainly(headers) or self.status == SWITCHING_PROTOCOLS:
             raise call_failed_error(provider_name, "its answer is not HTTP")
+        self._announced_length = headers.get("content-length")
         self._encoding = pop_content_encoding(headers, provider_name)
-        self.headers: Mapping[str, str] = {
-            header: value for header, value in headers.items() if header not in _CONNECTION_HEADERS
-        }
+        for header in _CONNECTION_HEADERS:
+            headers.pop(header, None)
+        self.headers: Mapping[str, str] = headers
 
     async def read(self) -> bytes:
         """Returns the whole body.
@@ -212,58 +211,56 @@ class HttpReply:
         parts = [piece async for piece in self.iter_bytes()]
         return b"".join(parts) if sum(map(len, parts)) <= LOOP_JOIN_BYTES else await asyncio.to_thread(b"".join, parts)
 
-    async def iter_bytes(self) -> AsyncIterator[bytes]:
-        """Yields the body in pieces as they arrive. If the consumer is cancelled, the connection is closed.
+    def iter_bytes(self) -> AsyncIterator[bytes]:
+        """Yields the body in pieces as they arrive. If that fails, or the consumer is cancelled, the connection
+        is closed.
 
         Raises:
-            UpstreamUnavailable: the body breaks off, stays silent too long, or is too long.
+            UpstreamUnavailable: while iterating, if the body breaks off, stays silent too long, or is too long.
         """
         pieces = self._iter_encoded_bytes()
-        if self._encoding:
-            pieces = decompress_pieces(pieces, self._encoding, self._provider_name, self._limit_bytes)
-        try:
-            async for piece in pieces:
-                yield piece
-        except UpstreamUnavailable:
-            await self.aclose()
-            raise
+        if not self._encoding:
+            return pieces
+        return decompress_pieces(pieces, self._encoding, self._provider_name, self._limit_bytes)
 
     async def aclose(self) -> None:
         """Releases the connection: it is used again if the answer has been read, else closed."""
-        await self._response.aclose()
+        await self._stream.aclose()
 
     async def _iter_encoded_bytes(self) -> AsyncIterator[bytes]:
         """Yields the body as it is sent; see `iter_bytes`."""
         limits, times = self._limits, self._times
-        assert isinstance(self._response.stream, httpx.AsyncByteStream)
-        pieces, allowed_bytes = aiter(self._response.stream), self._limit_bytes
+        pieces, received_bytes = aiter(self._stream), 0
         piece_by = limits.answer_by
-        while True:
-            try:
-                async with asyncio.timeout_at(None if piece_by == NEVER else piece_by):
-                    piece = await anext(pieces, b"")
-            except asyncio.CancelledError:
-                await self.aclose()
-                raise
-            except (TimeoutError, httpx.TimeoutException) as error:
-                raise silence_timeout_error(self._provider_name) from error
-            except httpx.HTTPError as error:
-                raise incomplete_answer_error(self._provider_name) from error
-            if times is not None and times.first_byte_at is None:
-                times.first_byte_at = time.monotonic()
-            if not piece:
-                break
-            allowed_bytes -= len(piece)
-            if allowed_bytes < 0:
-                raise UpstreamUnavailable(
-                    f"Provider {self._provider_name!r} sent an answer of more than {self._limit_bytes} bytes."
-                )
-            yield piece
-            # While the consumer handles a piece, the silence is its own and not the provider's.
-            piece_by = limits.limit_time(limits.timeouts.between_bytes_seconds)
-            # A server that always has sent more would never make the next step wait, and so never be too late.
-            if limits.deadline <= limits.now():
-                raise silence_timeout_error(self._provider_name)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout_at(None if piece_by == NEVER else piece_by):
+                        piece = await anext(pieces, b"")
+                except (TimeoutError, httpx.TimeoutException) as error:
+                    raise silence_timeout_error(self._provider_name) from error
+                except httpx.HTTPError as error:
+                    raise incomplete_answer_error(self._provider_name) from error
+                if times is not None and times.first_byte_at is None:
+                    times.first_byte_at = time.monotonic()
+                if not piece:
+                    break
+                received_bytes += len(piece)
+                if received_bytes > self._limit_bytes:
+                    raise UpstreamUnavailable(
+                        f"Provider {self._provider_name!r} sent an answer of more than {self._limit_bytes} bytes."
+                    )
+                yield piece
+                # While the consumer handles a piece, the silence is its own and not the provider's.
+                piece_by = limits.limit_time(limits.timeouts.between_bytes_seconds)
+                # A server that always has sent more would never make the next step wait, and so never be too late.
+                if limits.deadline <= limits.now():
+                    raise silence_timeout_error(self._provider_name)
+                if str(received_bytes) == self._announced_length:
+                    break
+        except (asyncio.CancelledError, UpstreamUnavailable):
+            await self.aclose()
+            raise
         if times is not None:
             times.ended_at = time.monotonic()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import re
 import ssl
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ import orjson
 from app.conversation.json_text import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.observability.tracing import current_span, current_trace_headers
-from app.upstream.http.http_client import DEFAULT_PORTS, HttpClient, ascii_host
+from app.upstream.http.http_client import CACHED_URLS, DEFAULT_PORTS, HttpClient, ascii_host
 from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
 from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, UpstreamReply, UpstreamRequest
 
@@ -89,6 +90,7 @@ class OpenAIProvider:
             self._configured_headers.setdefault("authorization", basic)
         self.client_key_rule: ClientKeyRule = "never" if self._authorization else client_key_rule
         self._client = HttpClient(name, url, self._timeouts, ssl_context, proxy)
+        self._find_or_build_target = functools.lru_cache(CACHED_URLS)(self._build_target)
         self._server_attributes: dict[str, str | int] = {
             "server.address": url.hostname or "",
             "server.port": url.port or DEFAULT_PORTS[url.scheme],
@@ -136,7 +138,7 @@ class OpenAIProvider:
     def _build_head(self, request: UpstreamRequest) -> RequestHead:
         if _METHOD_PATTERN.fullmatch(request.method) is None:
             raise ValueError(f"{request.method!r} is not a method")  # the gateway's own routes let none through
-        target = self._build_request_target(request)
+        target = self._find_or_build_target(request.path, request.query)
         headers = self._build_headers(request, current_trace_headers())
         for name, value in headers.items():
             # Header values may come from clients: a line end in one would smuggle in another header or request.
@@ -146,17 +148,17 @@ class OpenAIProvider:
                 )
         return RequestHead(request.method, target, headers)
 
-    def _build_request_target(self, request: UpstreamRequest) -> str:
+    def _build_target(self, path: str, query: str) -> str:
         # Such a path would leave the base URL, for example to another API of the same server, with the provider's key.
-        if ".." in unquote(request.path).replace("\\", "/").split("/"):
+        if ".." in unquote(path).replace("\\", "/").split("/"):
             raise InvalidRequest("The path must not contain '..'.", code="invalid_path")
-        path = quote(request.path, safe=_SAFE_IN_PATH)
-        query = "&".join(part for part in (self._base_query, quote(request.query, safe=_SAFE_IN_QUERY)) if part)
-        return f"{self._base_path}{path}?{query}" if query else self._base_path + path
+        target = self._base_path + quote(path, safe=_SAFE_IN_PATH)
+        query = "&".join(filter(None, (self._base_query, quote(query, safe=_SAFE_IN_QUERY))))
+        return f"{target}?{query}" if query else target
 
     def _build_headers(self, request: UpstreamRequest, trace_headers: Mapping[str, str]) -> dict[str, str]:
-        headers = dict(self._default_headers)
-        headers.update((name, value) for name, value in request.headers.items() if name not in _CLIENT_ONLY_HEADERS)
+        passed = {name: value for name, value in request.headers.items() if name not in _CLIENT_ONLY_HEADERS}
+        headers = self._default_headers | passed
         if trace_headers:
             # The client's trace state belongs to the client's `traceparent`, which is replaced.
             headers.pop("tracestate", None)

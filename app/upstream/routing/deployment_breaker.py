@@ -56,7 +56,8 @@ class DeploymentBreaker:
         return self._all is not None and any(one.breaker.is_open for one in (self._all, *self._tenants.values()))
 
     def is_open_for(self, tenant: str) -> bool:
-        return any(breaker.is_open for breaker in self._find_breakers(tenant))
+        own = self._tenants.get(tenant)
+        return (self._all is not None and self._all.breaker.is_open) or (own is not None and own.breaker.is_open)
 
     def seconds_until_trial(self, tenant: str) -> float:
         return max((breaker.seconds_until_trial for breaker in self._find_breakers(tenant)), default=0.0)

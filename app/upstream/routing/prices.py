@@ -32,11 +32,6 @@ LEAST_BYTES_PER_TOKEN: Final = 3
 """For estimates of what a prompt costs that is not counted: a token has more bytes in nearly every text."""
 
 
-def find_price(deployment: ModelDeployment) -> TokenPrice:
-    """Returns the price of a deployment: as configured, else the list price."""
-    return find_list_price(deployment.upstream_model) if deployment.price == UNKNOWN_PRICE else deployment.price
-
-
 @functools.lru_cache(maxsize=512)
 def find_list_price(model: str) -> TokenPrice:
     """Returns the maker's price of a model, found by its name as windows are
@@ -61,7 +56,7 @@ def find_cache_rule(protocol: ProviderProtocol, model: str, *, is_openai: bool) 
 
 def compute_call_cost_usd(deployment: ModelDeployment, usage: TokenUsage) -> float | None:
     """Returns the cost of a call of a deployment; None if its price is not known."""
-    price = find_price(deployment)
+    price = deployment.price
     if price.long_prompts is not None and usage.prompt_tokens > price.long_prompts.above_tokens:
         price = price.long_prompts.price
     if price.input is None or price.output is None:

@@ -18,7 +18,7 @@ from app.upstream.provider_contract import (
     TokenPrice,
     UpstreamProvider,
 )
-from app.upstream.routing.prices import find_cache_rule
+from app.upstream.routing.prices import find_cache_rule, find_list_price
 
 WILDCARD = "*"
 WILDCARD_CACHE_SIZE = 1024
@@ -103,7 +103,10 @@ class Routes:
                 max_output_tokens=configured.max_output_tokens or defaults.max_output_tokens,
                 encoding=configured.encoding or defaults.encoding,
                 quirks=configured.quirks if configured.quirks != NO_QUIRKS else defaults.quirks,
-                price=configured.price if configured.price != UNKNOWN_PRICE else defaults.price,
+                price=next(
+                    (one.price for one in (configured, defaults) if one.price != UNKNOWN_PRICE),
+                    find_list_price(upstream_model),
+                ),
                 cache=configured.cache
                 or defaults.cache
                 or find_cache_rule(

@@ -12,15 +12,16 @@ from app.upstream.routing.prices import (
     compute_prompt_cost_usd,
     find_cache_rule,
     find_list_price,
-    find_price,
 )
-from tests.upstream.scripted_provider import ScriptedProvider
+from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute, Routes
+from tests.upstream.scripted_provider import ScriptedProvider, by_name
 
 PRICE = TokenPrice(input=2.0, cached_input=0.5, output=8.0)
 
 
 def deployment(model: str, price: TokenPrice | None = None) -> ModelDeployment:
-    return ModelDeployment(ScriptedProvider("p"), model, price=price or TokenPrice())
+    route = ModelRoute((ConfiguredDeployment("p", price=price or TokenPrice()),))
+    return Routes({model: route}, by_name(ScriptedProvider("p"))).resolve(model).deployments[0]
 
 
 @pytest.mark.parametrize("name", ["gpt-4o", "openai/gpt-4o", "GPT-4o"])
@@ -36,13 +37,13 @@ def test_a_model_that_no_list_knows_has_no_price() -> None:
 
 
 def test_configuration_wins_over_the_list() -> None:
-    assert find_price(deployment("gpt-4o", PRICE)) == PRICE
-    assert find_price(deployment("gpt-4o")) == find_list_price("gpt-4o")
+    assert deployment("gpt-4o", PRICE).price == PRICE
+    assert deployment("gpt-4o").price == find_list_price("gpt-4o")
 
 
 def test_a_price_of_nothing_is_a_price() -> None:
     free = TokenPrice(input=0.0, output=0.0)
-    assert find_price(deployment("gpt-4o", free)) == free
+    assert deployment("gpt-4o", free).price == free
     assert compute_call_cost_usd(deployment("gpt-4o", free), TokenUsage(10, 0, 10)) == 0
 
 
