@@ -302,12 +302,14 @@ def _link_sentences(sentences: Sequence[_Piece], list_seqs: Set[int]) -> None:
     by_term = defaultdict[tuple[str, str], list[int]](list)
     repeats = Counter[tuple[int, str]]((one.source.seq, term) for one in sentences for term in one.terms)
     for index, one in enumerate(sentences):
+        name = one.source.name
         for term in one.terms:
             if one.source.seq not in list_seqs or repeats[one.source.seq, term] <= MAX_LIST_REPEATS:
-                by_term[one.source.name, term].append(index)
+                by_term[name, term].append(index)
     for index, one in enumerate(sentences):
         if one.strength or one.is_in_head or one.needed:
-            places = (by_term[one.source.name, term] for term in one.terms)
+            name = one.source.name
+            places = [by_term[name, term] for term in one.terms]
             shared = Counter(at for some in places if len(some) <= MAX_LINKED for at in some if at > index)
             later = ((sentences[at], count) for at, count in shared.items())
             one.needed += [
