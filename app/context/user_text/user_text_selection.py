@@ -20,7 +20,13 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from app.context.user_text.binding import BINDS, LIST_ITEM, LIST_ITEM_LINE, MAY_BIND, rate_sentence
-from app.context.user_text.own_text import TextPart, is_textual_result, split_into_parts, split_into_sentences
+from app.context.user_text.own_text import (
+    TextPart,
+    is_textual_result,
+    split_into_parts,
+    split_into_sentences,
+    strip_span,
+)
 from app.context.user_text.user_text import UserLine, UserText
 from app.context.user_text.user_text_message import render_user_line
 from app.conversation.item import Item
@@ -160,11 +166,8 @@ def _build_line(piece: _Piece, end: int, day: str) -> UserLine:
     source = piece.source
     text = source.message.text
     tokens = piece.count(render_user_line(text[piece.start : end], source.name, day))
-    return UserLine(source.seq, piece.start, end, tokens, _is_whole(text, piece.start, end), day)
-
-
-def _is_whole(text: str, start: int, end: int) -> bool:
-    return not (text[:start].strip() or text[end:].strip())
+    is_whole = not (text[: piece.start].strip() or text[end:].strip())
+    return UserLine(source.seq, piece.start, end, tokens, is_whole, day)
 
 
 def _join_pieces(pieces: Sequence[_Piece]) -> tuple[UserLine, ...]:
@@ -213,6 +216,7 @@ def _split_parts(source: LogText, parts: Iterable[TextPart], head_to: int, count
     text = source.message.text
     heading: _Piece | None = None
     has_list = len(LIST_ITEM_LINE.findall(text)) >= MIN_LIST_ITEMS
+    whole_message = [*strip_span(text, 0, len(text))]
     for part in parts:
         is_in_head = source.seq < head_to or part.kind == "instructions"
         if part.kind == "pasted":
@@ -223,12 +227,12 @@ def _split_parts(source: LogText, parts: Iterable[TextPart], head_to: int, count
             continue
         for start, end in split_into_sentences(text, part.start, part.end):
             item = LIST_ITEM.match(text, start, end) if has_list else None
-            if item is None and not text[:start].endswith(" "):
+            if item is None and not text.endswith(" ", 0, start):
                 heading = None
             strength = rate_sentence(
                 text[item.end() if item else start : end],
                 is_list_item=bool(item),
-                is_whole_message=_is_whole(text, start, end),
+                is_whole_message=[(start, end)] == whole_message,
             )
             needed = [heading] if item and heading else []
             piece = _Piece(source, start, end, count, is_in_head, strength=strength, needed=needed)
