@@ -15,11 +15,6 @@ SCHEMA_FIELDS: Final = frozenset({"tools", "functions", "response_format"})
 """Fields of a request with schemas."""
 ATTACHMENT_FIELDS: Final = frozenset({"image_url", "input_audio", "file"})
 """Fields of content parts that are not text."""
-ATTACHMENT_MARKERS: Final = (
-    *(b'"image_url"', b'"input_image"', b'"input_audio"', b'"file"', b'"input_file"'),
-    *(b'"image"', b'"document"'),
-)
-"""A message of any protocol without these bytes has no attachments."""
 
 
 def extract_text(content: object) -> str:
@@ -76,7 +71,10 @@ def build_counted_content(body: dict[str, Any]) -> CountedContent:
 
 def list_attachments(body: dict[str, Any]) -> list[ContentPart]:
     """Returns the images, audio and files of a message."""
-    parts = list_objects(body.get("content"))
+    content = body.get("content")
+    if not isinstance(content, list):
+        return []
+    parts = list_objects(content)
     return [_read_part(part) for part in parts if not ATTACHMENT_FIELDS.isdisjoint(part) and "text" not in part]
 
 
