@@ -57,14 +57,14 @@ def build_counted_content(body: dict[str, Any]) -> CountedContent:
     role = role if isinstance(role, str) else encode_compact_json(role)
     refusal, name = body.get("refusal"), body.get("name")
     listed = content if isinstance(content, list) else [content] if content else []
-    parts = [_read_part(part) for part in listed]
+    parts = [*map(_read_part, listed)]
     if isinstance(refusal, str):
         parts.append(refusal)
     return CountedContent(
         role,
         parts,
         name if isinstance(name, str) else "",
-        [_read_counted_call(call) for call in extract_tool_calls(body)],
+        [*map(_read_counted_call, extract_tool_calls(body))],
         isinstance(body.get("audio"), dict),
     )
 
