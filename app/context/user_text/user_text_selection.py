@@ -65,7 +65,8 @@ def compute_user_text_room(window: int, ratio: float) -> UserTextRoom:
     return UserTextRoom(room, max(room // 2, min(MIN_HEAD_TOKENS, window // 4)) if room else 0)
 
 
-class LogText(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LogText:
     """A log message in the words that the client shows now."""
 
     seq: int
@@ -73,9 +74,13 @@ class LogText(NamedTuple):
     day: str = ""
     """The day on which it was said, if that is known. The first line of each day shows it."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return self.message.name or ""
+
+    @cached_property
+    def text(self) -> str:
+        return self.message.text
 
 
 @dataclass(eq=False)
@@ -101,7 +106,7 @@ class _Piece:
 
     @cached_property
     def terms(self) -> frozenset[str]:
-        terms = extract_terms(self.source.message.text[self.start : self.end])
+        terms = extract_terms(self.source.text[self.start : self.end])
         return frozenset(one for one in terms if not one.isdigit()) - COMMON_TERMS
 
 
@@ -164,7 +169,7 @@ def _sum_tokens(lines: Iterable[UserLine]) -> int:
 def _build_line(piece: _Piece, end: int, day: str) -> UserLine:
     """Returns the line that shows a message from a piece on, up to `end`."""
     source = piece.source
-    text = source.message.text
+    text = source.text
     tokens = piece.count(render_user_line(text[piece.start : end], source.name, day))
     is_whole = not (text[: piece.start].strip() or text[end:].strip())
     return UserLine(source.seq, piece.start, end, tokens, is_whole, day)
@@ -175,7 +180,7 @@ def _join_pieces(pieces: Sequence[_Piece]) -> tuple[UserLine, ...]:
     runs: list[tuple[_Piece, int]] = []
     for one in pieces:
         first, end = runs[-1] if runs else (one, one.start)
-        if runs and first.source is one.source and not one.source.message.text[end : one.start].strip():
+        if runs and first.source is one.source and not one.source.text[end : one.start].strip():
             runs[-1] = first, one.end
         else:
             runs.append((one, one.end))
@@ -193,7 +198,7 @@ def _select_own_parts(messages: Iterable[LogText], head_to: int) -> list[tuple[L
     newest: dict[str, int] = {}
     head_keys = set[str]()
     for source in messages:
-        text = source.message.text
+        text = source.text
         if source.message.role != "user" or is_textual_result(text) or not text.strip():
             continue
         parts = [one for one in split_into_parts(text) if one.kind != "state"]
@@ -213,7 +218,7 @@ def _select_own_parts(messages: Iterable[LogText], head_to: int) -> list[tuple[L
 
 def _split_parts(source: LogText, parts: Iterable[TextPart], head_to: int, count: CountTokens) -> Iterator[_Piece]:
     """Yields the pieces of a message. A list item needs the line in front of its list."""
-    text = source.message.text
+    text = source.text
     heading: _Piece | None = None
     has_list = len(LIST_ITEM_LINE.findall(text)) >= MIN_LIST_ITEMS
     whole_message = [*strip_span(text, 0, len(text))]
@@ -306,14 +311,12 @@ def _link_sentences(sentences: Sequence[_Piece], list_seqs: Set[int]) -> None:
     by_term = defaultdict[tuple[str, str], list[int]](list)
     repeats = Counter[tuple[int, str]]((one.source.seq, term) for one in sentences for term in one.terms)
     for index, one in enumerate(sentences):
-        name = one.source.name
         for term in one.terms:
             if one.source.seq not in list_seqs or repeats[one.source.seq, term] <= MAX_LIST_REPEATS:
-                by_term[name, term].append(index)
+                by_term[one.source.name, term].append(index)
     for index, one in enumerate(sentences):
         if one.strength or one.is_in_head or one.needed:
-            name = one.source.name
-            places = [by_term[name, term] for term in one.terms]
+            places = [by_term[one.source.name, term] for term in one.terms]
             shared = Counter(at for some in places if len(some) <= MAX_LINKED for at in some if at > index)
             later = ((sentences[at], count) for at, count in shared.items())
             one.needed += [
