@@ -94,7 +94,7 @@ def _parse_messages(fields: Mapping[str, bytes]) -> list[bytes]:
         raise InvalidRequest("`messages` must not be empty.", code="empty_array", param="messages")
     # In the log an array is a message of the Responses API.
     for message in messages:
-        if memoryview(message)[:1] == b"[":
+        if memoryview(message)[0] == ord("["):
             raise InvalidRequest("A message must be a JSON object.", code="invalid_type", param="messages")
     return messages  # type: ignore[return-value]  # msgspec.Raw is a view of the bytes
 
