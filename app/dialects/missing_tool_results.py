@@ -17,15 +17,12 @@ from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest
 
 MISSING_RESULT_TEXT: Final = "[There is no result of this call: the conversation went on without it.]"
-TOOL_CALLS_KEY: Final = b'"tool_calls"'
-"""A chat message without these bytes calls no tool."""
-CALL_TYPE_ENDS: Final = (b'_call"', b'"mcp_approval_request"', b'"tool_use"')
-"""Messages of the other protocols without these bytes call no tool."""
 
 
 def may_have_tool_calls(raw: bytes) -> bool:
     """Returns whether a request or a message may call a tool. False is certain."""
-    return TOOL_CALLS_KEY in raw or any(end in raw for end in CALL_TYPE_ENDS)
+    # The first stands in every chat message that calls a tool, one of the others in those of the other protocols.
+    return b'"tool_calls"' in raw or b'_call"' in raw or b'"mcp_approval_request"' in raw or b'"tool_use"' in raw
 
 
 def add_missing_tool_results(messages: Sequence[bytes], *, at_end: bool = False) -> list[bytes]:

@@ -95,7 +95,7 @@ def decode_typed_field(fields: Mapping[str, bytes], name: str, kind: type[T]) ->
     Raises:
         InvalidRequest: the field has another type, or cannot be decoded (`decode_field`).
     """
-    value = decode_field(fields, name)
+    value = decode_field(fields, name) if name in fields else None
     if value is None:
         return None
     # JSON's booleans are no integers, Python's are.
@@ -163,9 +163,9 @@ def check_request_names(fields: Mapping[str, bytes]) -> None:
         InvalidRequest: a name is too long or has control characters.
     """
     for field in NAME_FIELDS:
-        if isinstance(name := decode_field(fields, field), str) and name:
+        if field in fields and isinstance(name := decode_field(fields, field), str) and name:
             check_name(name, field)
-    metadata = decode_field(fields, "metadata")
+    metadata = decode_field(fields, "metadata") if "metadata" in fields else None
     for key in metadata if isinstance(metadata, dict) else ():
         check_name(key, "metadata")
 

@@ -4,16 +4,12 @@ encrypted thinking. Pure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from app.conversation.item import TOOL_RESULT_ROLES, Item
 from app.conversation.json_text import list_objects
 from app.dialects.item_decoding import decode_item
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.messages.message_rendering import list_message_seals
-
-THINKING_MARKERS: Final = (b'"signature"', b'"redacted_thinking"')
-"""A message of Chat Completions or of the Messages API without these bytes has no sealed thinking."""
 
 
 def has_sealed_parts(raw: bytes, provider_protocol: str) -> bool:
@@ -25,7 +21,7 @@ def has_sealed_parts(raw: bytes, provider_protocol: str) -> bool:
     """
     if raw[:1] == b"[":
         return b'"encrypted_content"' in raw
-    return provider_protocol != "openai" and any(marker in raw for marker in THINKING_MARKERS)
+    return provider_protocol != "openai" and (b'"signature"' in raw or b'"redacted_thinking"' in raw)
 
 
 def list_sealed_parts(raw: bytes) -> list[str]:

@@ -93,12 +93,12 @@ class TokenCounter:
 
     def count_request(self, messages: Iterable[Item], schemas: CountedSchemas = NO_SCHEMAS) -> int:
         """Returns the tokens of a whole prompt: priming, schemas and messages."""
-        return PRIMING_TOKENS + self.count_schemas(schemas) + sum(self.count_message(message) for message in messages)
+        return PRIMING_TOKENS + self.count_schemas(schemas) + sum(map(self.count_message, messages))
 
     def count_message(self, message: Item) -> int:
         """Returns the tokens that a message adds to a prompt."""
         content = message.counted_content
-        text = sum([self._count_part(part) for part in content.parts])
+        text = sum(map(self._count_part, content.parts))
         tokens = MESSAGE_TOKENS + self.count(content.role) + text
         if content.name:
             tokens += NAME_TOKENS + self.count(content.name)

@@ -213,8 +213,6 @@ def make_last_view(
         was_requested: whether a client asked for the compaction that the view shows; later views do not undo it, even
             if the log would fit.
     """
-    # A long log is read in several turns: the next one reads on from there (pipeline.view.user_text).
-    unfinished = user_texts[-1] if user_texts else NO_USER_TEXT
     return LastView(
         boundary=plan.boundary,
         edits=tuple(plan.edits.values()) if plan.edits else (),
@@ -222,7 +220,8 @@ def make_last_view(
         level=plan.level,
         tokens=plan.shortened_tokens,
         asked_seq=plan.boundary.to_seq if was_requested else before.asked_seq,
-        user_text=find_user_text(user_texts, plan.boundary.to_seq, unfinished),
+        # A long log is read in several turns: the next one reads on from the last (pipeline.view.user_text).
+        user_text=find_user_text(user_texts, plan.boundary.to_seq, user_texts[-1]) if user_texts else NO_USER_TEXT,
         cleared_seqs=tuple(seq for seq in before.cleared_seqs if seq in plan.edits),
     )
 

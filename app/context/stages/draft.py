@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 from app.context.plan.budget import Budget
@@ -78,7 +79,7 @@ class DraftContext:
         return {seq for pin in self.outline.pins for seq in range(pin.from_seq, pin.to_seq)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Draft:
     """A view that is being made: summaries, pins, the anchor, and the log from the boundary on, some of it edited."""
 
@@ -121,7 +122,7 @@ class Draft:
         """Returns the user text that the view shows."""
         return select_user_text(self.boundary, self.context.outline)
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         return self.context.outline.instructions_tokens + self.summary_tokens + self.verbatim_tokens
 

@@ -83,4 +83,7 @@ def find_user_text(texts: UserTexts, boundary_seq: int, default: UserText = NO_U
     The default if messages before the boundary were not read yet. It shows nothing: one of them may withdraw what a
     line says.
     """
-    return next((one for one in texts if boundary_seq <= one.before_seq), default)
+    for one in texts:
+        if boundary_seq <= one.before_seq:
+            return one
+    return default

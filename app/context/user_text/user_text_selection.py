@@ -20,7 +20,13 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from app.context.user_text.binding import BINDS, LIST_ITEM, LIST_ITEM_LINE, MAY_BIND, rate_sentence
-from app.context.user_text.own_text import TextPart, is_textual_result, split_into_parts, split_into_sentences
+from app.context.user_text.own_text import (
+    TextPart,
+    is_textual_result,
+    split_into_parts,
+    split_into_sentences,
+    strip_span,
+)
 from app.context.user_text.user_text import UserLine, UserText
 from app.context.user_text.user_text_message import render_user_line
 from app.conversation.item import Item
@@ -59,7 +65,8 @@ def compute_user_text_room(window: int, ratio: float) -> UserTextRoom:
     return UserTextRoom(room, max(room // 2, min(MIN_HEAD_TOKENS, window // 4)) if room else 0)
 
 
-class LogText(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LogText:
     """A log message in the words that the client shows now."""
 
     seq: int
@@ -67,9 +74,13 @@ class LogText(NamedTuple):
     day: str = ""
     """The day on which it was said, if that is known. The first line of each day shows it."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return self.message.name or ""
+
+    @cached_property
+    def text(self) -> str:
+        return self.message.text
 
 
 @dataclass(eq=False)
@@ -95,7 +106,7 @@ class _Piece:
 
     @cached_property
     def terms(self) -> frozenset[str]:
-        terms = extract_terms(self.source.message.text[self.start : self.end])
+        terms = extract_terms(self.source.text[self.start : self.end])
         return frozenset(one for one in terms if not one.isdigit()) - COMMON_TERMS
 
 
@@ -158,13 +169,10 @@ def _sum_tokens(lines: Iterable[UserLine]) -> int:
 def _build_line(piece: _Piece, end: int, day: str) -> UserLine:
     """Returns the line that shows a message from a piece on, up to `end`."""
     source = piece.source
-    text = source.message.text
+    text = source.text
     tokens = piece.count(render_user_line(text[piece.start : end], source.name, day))
-    return UserLine(source.seq, piece.start, end, tokens, _is_whole(text, piece.start, end), day)
-
-
-def _is_whole(text: str, start: int, end: int) -> bool:
-    return not (text[:start].strip() or text[end:].strip())
+    is_whole = not (text[: piece.start].strip() or text[end:].strip())
+    return UserLine(source.seq, piece.start, end, tokens, is_whole, day)
 
 
 def _join_pieces(pieces: Sequence[_Piece]) -> tuple[UserLine, ...]:
@@ -172,7 +180,7 @@ def _join_pieces(pieces: Sequence[_Piece]) -> tuple[UserLine, ...]:
     runs: list[tuple[_Piece, int]] = []
     for one in pieces:
         first, end = runs[-1] if runs else (one, one.start)
-        if runs and first.source is one.source and not one.source.message.text[end : one.start].strip():
+        if runs and first.source is one.source and not one.source.text[end : one.start].strip():
             runs[-1] = first, one.end
         else:
             runs.append((one, one.end))
@@ -190,7 +198,7 @@ def _select_own_parts(messages: Iterable[LogText], head_to: int) -> list[tuple[L
     newest: dict[str, int] = {}
     head_keys = set[str]()
     for source in messages:
-        text = source.message.text
+        text = source.text
         if source.message.role != "user" or is_textual_result(text) or not text.strip():
             continue
         parts = [one for one in split_into_parts(text) if one.kind != "state"]
@@ -210,9 +218,10 @@ def _select_own_parts(messages: Iterable[LogText], head_to: int) -> list[tuple[L
 
 def _split_parts(source: LogText, parts: Iterable[TextPart], head_to: int, count: CountTokens) -> Iterator[_Piece]:
     """Yields the pieces of a message. A list item needs the line in front of its list."""
-    text = source.message.text
+    text = source.text
     heading: _Piece | None = None
     has_list = len(LIST_ITEM_LINE.findall(text)) >= MIN_LIST_ITEMS
+    whole_message = [*strip_span(text, 0, len(text))]
     for part in parts:
         is_in_head = source.seq < head_to or part.kind == "instructions"
         if part.kind == "pasted":
@@ -223,12 +232,12 @@ def _split_parts(source: LogText, parts: Iterable[TextPart], head_to: int, count
             continue
         for start, end in split_into_sentences(text, part.start, part.end):
             item = LIST_ITEM.match(text, start, end) if has_list else None
-            if item is None and not text[:start].endswith(" "):
+            if item is None and not text.endswith(" ", 0, start):
                 heading = None
             strength = rate_sentence(
                 text[item.end() if item else start : end],
                 is_list_item=bool(item),
-                is_whole_message=_is_whole(text, start, end),
+                is_whole_message=[(start, end)] == whole_message,
             )
             needed = [heading] if item and heading else []
             piece = _Piece(source, start, end, count, is_in_head, strength=strength, needed=needed)
@@ -307,7 +316,7 @@ def _link_sentences(sentences: Sequence[_Piece], list_seqs: Set[int]) -> None:
                 by_term[one.source.name, term].append(index)
     for index, one in enumerate(sentences):
         if one.strength or one.is_in_head or one.needed:
-            places = (by_term[one.source.name, term] for term in one.terms)
+            places = [by_term[one.source.name, term] for term in one.terms]
             shared = Counter(at for some in places if len(some) <= MAX_LINKED for at in some if at > index)
             later = ((sentences[at], count) for at, count in shared.items())
             one.needed += [

@@ -124,7 +124,7 @@ class ClientWords:
         self._shared_before = 0 if conversation is None else conversation.shared_through + 1
         if is_log_shared:
             self._shared_before = next_seq
-        self._own_ids = frozenset(id_ for id_, _ in conversation.owner_lineage) if conversation else frozenset()
+        self._own_ids = frozenset(dict(conversation.owner_lineage)) if conversation else frozenset()
         self._summary_ranges = [
             range(version.seq, version.to_seq)
             for seq in versions

@@ -109,7 +109,8 @@ class BodyMessage(Item):
 
     @property
     def calls_tools(self) -> bool:
-        return bool(extract_tool_calls(self._body or self.body))
+        body = self._body or self.body
+        return ("tool_calls" in body or "function_call" in body) and bool(extract_tool_calls(body))
 
     @property
     def result_for(self) -> str | None:

@@ -15,11 +15,6 @@ SCHEMA_FIELDS: Final = frozenset({"tools", "functions", "response_format"})
 """Fields of a request with schemas."""
 ATTACHMENT_FIELDS: Final = frozenset({"image_url", "input_audio", "file"})
 """Fields of content parts that are not text."""
-ATTACHMENT_MARKERS: Final = (
-    *(b'"image_url"', b'"input_image"', b'"input_audio"', b'"file"', b'"input_file"'),
-    *(b'"image"', b'"document"'),
-)
-"""A message of any protocol without these bytes has no attachments."""
 
 
 def extract_text(content: object) -> str:
@@ -62,21 +57,24 @@ def build_counted_content(body: dict[str, Any]) -> CountedContent:
     role = role if isinstance(role, str) else encode_compact_json(role)
     refusal, name = body.get("refusal"), body.get("name")
     listed = content if isinstance(content, list) else [content] if content else []
-    parts = [_read_part(part) for part in listed]
+    parts = [*map(_read_part, listed)]
     if isinstance(refusal, str):
         parts.append(refusal)
     return CountedContent(
         role,
         parts,
         name if isinstance(name, str) else "",
-        [_read_counted_call(call) for call in extract_tool_calls(body)],
+        [*map(_read_counted_call, extract_tool_calls(body))],
         isinstance(body.get("audio"), dict),
     )
 
 
 def list_attachments(body: dict[str, Any]) -> list[ContentPart]:
     """Returns the images, audio and files of a message."""
-    parts = list_objects(body.get("content"))
+    content = body.get("content")
+    if not isinstance(content, list):
+        return []
+    parts = list_objects(content)
     return [_read_part(part) for part in parts if not ATTACHMENT_FIELDS.isdisjoint(part) and "text" not in part]
 
 

@@ -75,6 +75,8 @@ def may_run_provider_tools(fields: Mapping[str, bytes]) -> bool:
     tokens."""
     if not PROVIDER_TOOL_FIELDS.isdisjoint(fields):
         return True
+    if "tools" not in fields:
+        return False
     tools = list_objects(decode_field(fields, "tools"))
     # A tool without a type is a function: some clients leave the type out.
     return any(tool.get("type", "function") not in CLIENT_TOOL_TYPES for tool in tools)
@@ -91,8 +93,9 @@ def _parse_messages(fields: Mapping[str, bytes]) -> list[bytes]:
     if not messages:
         raise InvalidRequest("`messages` must not be empty.", code="empty_array", param="messages")
     # In the log an array is a message of the Responses API.
-    if any(bytes(message)[:1] == b"[" for message in messages):
-        raise InvalidRequest("A message must be a JSON object.", code="invalid_type", param="messages")
+    for message in messages:
+        if memoryview(message)[0] == ord("["):
+            raise InvalidRequest("A message must be a JSON object.", code="invalid_type", param="messages")
     return messages  # type: ignore[return-value]  # msgspec.Raw is a view of the bytes
 
 
@@ -117,5 +120,5 @@ def _parse_model(fields: Mapping[str, bytes]) -> str:
 
 def _parse_positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
     """Returns the field's value; None if it is absent or not positive (some local servers take -1 for "no limit")."""
-    value = decode_typed_field(fields, name, int) or 0
-    return value if value > 0 else None
+    value = decode_typed_field(fields, name, int) if name in fields else None
+    return value if value and value > 0 else None

@@ -31,8 +31,6 @@ TYPE_WORDS: Final[Mapping[type, str]] = {
     list: "a valid list",
     dict: "a valid dictionary",
 }
-RESULT_MARKERS: Final = (b'"tool_result"', b'"tool_use"')
-"""A message without these bytes calls no tool and brings no result."""
 _INDEX: Final = re.compile(r"\[(\d+|\.\.\.)\]")
 
 
@@ -130,7 +128,7 @@ def split_messages(
     """The ids of calls that the next message may answer; None if they are not known."""
     for index, raw in enumerate(raw_messages):
         message = _decode_message(raw, index)
-        if not any(marker in raw for marker in RESULT_MARKERS) or isinstance(message.content, str):
+        if isinstance(message.content, str) or not (b'"tool_result"' in raw or b'"tool_use"' in raw):
             raws.append(MessagesMessage.from_native(raw).raw)
             indexes.append([index])
             open_calls = set() if message.role != "system" else open_calls

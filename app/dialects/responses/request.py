@@ -73,7 +73,7 @@ def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
         InvalidRequest: a field is missing or invalid, or asks for what is not supported yet; `param` names it.
     """
     for name, message in LATER_FIELDS.items():
-        if decode_field(fields, name) not in (None, False):
+        if name in fields and decode_field(fields, name) not in (None, False):
             raise InvalidRequest(message, code=UNSUPPORTED, param=name)
     _check_passed_fields(fields)
     model = decode_typed_field(fields, "model", str)

@@ -15,7 +15,6 @@ from app.context.count.token_counter import choose_token_counter_name
 from app.context.plan.budget import compute_max_input_tokens
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import ContextPolicy
-from app.dialects.body.message_fields import ATTACHMENT_MARKERS
 from app.errors import PolicyNotFound
 from app.pipeline.turn.chat_request import ChatRequest, CompactionOptions
 from app.pipeline.turn.last_view_and_calibration import CalibrationSlopes, read_calibration
@@ -112,7 +111,7 @@ class ModelContexts:
     def _count_new_attachments(self, resolved_request: ResolvedRequest) -> Iterator[AttachmentCost]:
         """Yields the cost of each new message with images, audio or files."""
         for entry in resolved_request.new_messages:
-            if any(name in entry.message.raw for name in ATTACHMENT_MARKERS):
+            if entry.message.attachments:
                 counter = self.message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
                 if tokens := counter.count_attachments(entry.message):
                     yield AttachmentCost(entry.seq, tokens)
