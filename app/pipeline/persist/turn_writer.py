@@ -481,13 +481,14 @@ def build_issued_answer(
         joined = join_prefill(prefill, answer.message)
         forms += [] if joined is None else [(_advance(before_prefill, joined), joined)]
     fingerprints: list[Fingerprint] = []
+    has_tool_traffic = resolved_request.has_tool_traffic
     for position, form in forms:
         for scope in resolved_request.storage.fingerprint_scopes:
             fingerprints += scope.list_fingerprints(
                 position,
                 form,
                 _iterate_earlier_answers(resolved_request),
-                has_tool_traffic=resolved_request.has_tool_traffic,
+                has_tool_traffic=has_tool_traffic,
             )
     return IssuedAnswer(
         list_digests(fingerprints),
