@@ -112,7 +112,7 @@ class ModelContexts:
     def _count_new_attachments(self, resolved_request: ResolvedRequest) -> Iterator[AttachmentCost]:
         """Yields the cost of each new message with images, audio or files."""
         for entry in resolved_request.new_messages:
-            if any(name in entry.message.raw for name in ATTACHMENT_MARKERS):
+            if any(map(entry.message.raw.__contains__, ATTACHMENT_MARKERS)):
                 counter = self.message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
                 if tokens := counter.count_attachments(entry.message):
                     yield AttachmentCost(entry.seq, tokens)
