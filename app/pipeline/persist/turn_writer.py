@@ -277,7 +277,7 @@ class TurnWriter:
         is_new = write.creates_conversation and not write.conversation.lineage
         may_be_stale = write.fence is None and not is_new and bool(write.conversation.state.get(STORED_INSTRUCTIONS))
         append = self._append_without_erased_instructions(write) if may_be_stale else self.store.append(write)
-        work = self.tasks.ensure_future(append)
+        work = append if isinstance(append, asyncio.Future) else self.tasks.spawn(append)
         if (record := current_request_record()) is not None:
             timeline_step = record.begin_step("store", {"what": step.removeprefix("store ")})
             work.add_done_callback(lambda _: record.end_step(timeline_step))

@@ -29,11 +29,6 @@ class BackgroundTasks:
         task.add_done_callback(self._running_tasks.discard)
         return task
 
-    def ensure_future(self, work: asyncio.Future[Result] | Coroutine[Any, Any, Result]) -> asyncio.Future[Result]:
-        """Returns a future for work that goes on if its caller is cancelled. A future is returned as it is; a coroutine
-        is started as a task."""
-        return work if isinstance(work, asyncio.Future) else self.spawn(work)
-
     async def run_shielded(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Runs work to its end in a task of its own. If the caller is cancelled, the cancellation is raised at once and
         the work goes on."""
