@@ -221,6 +221,8 @@ class Conversation(msgspec.Struct, frozen=True):
     def owner_lineage(self) -> tuple[tuple[str, int], ...]:
         """The conversations in which an answer has the same owner as in this one: (conversation id, first seq that has
         not). A branch begins with the answer that it replaces, so that answer counts."""
+        if not self.lineage:
+            return ((self.id, MAX_SEQ),)
         return (*((id_, upto_seq + 2) for id_, upto_seq in self.relatives), (self.id, MAX_SEQ))
 
     @property
