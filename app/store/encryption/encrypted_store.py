@@ -87,6 +87,8 @@ class EncryptedStore:
 
     async def _unseal_all(self, tenant: str, found: list[Value]) -> list[Value]:
         sealed = [one for one in found if isinstance(one, LogMessage) and is_sealed_message(one)]
+        if not sealed and found and isinstance(found[0], LogMessage):
+            return found  # the usual case without encryption
         return await _convert_all(self._sealer.unseal, tenant, found, sealed)
 
     async def _seal_messages(self, tenant: str, entries: Sequence[LogMessage]) -> Sequence[LogMessage]:
