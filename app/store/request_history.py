@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from app.errors import StoreUnavailable, UpstreamRefused
 from app.observability.background_loops import BackgroundLoop
@@ -145,17 +145,12 @@ class RequestHistory:
         return None if row is None else next(iter(decode_requests([row.record])), None)
 
 
-def list_attempts(request: EndedRequest) -> list[Mapping[str, Any]]:
-    """Returns the calls of providers for the answer."""
-    return [step.detail for step in request.steps if step.name == "attempt"]
-
-
 def find_answerer(request: EndedRequest) -> tuple[str | None, str | None]:
     """Returns the provider that was called last, if any was, and its model, if the client got its answer."""
-    attempts = list_attempts(request)
-    if not attempts:
-        return None, None
-    return attempts[-1]["provider"], attempts[-1]["model"] if request.status == ANSWERED_STATUS else None
+    for step in reversed(request.steps):
+        if step.name == "attempt":
+            return step.detail["provider"], step.detail["model"] if request.status == ANSWERED_STATUS else None
+    return None, None
 
 
 def find_error(request: EndedRequest) -> str | None:

@@ -34,7 +34,6 @@ from app.store.request_history import (
     RequestHistory,
     find_answerer,
     find_error,
-    list_attempts,
 )
 
 DEFAULT_PAGE_SIZE: Final = 50
@@ -181,7 +180,7 @@ def build_request_object(request: EndedRequest, names: KeyNames) -> dict[str, An
         "model": facts.model,
         "answered_by": model,
         "provider": provider,
-        "attempts": len(list_attempts(request)),
+        "attempts": sum(step.name == "attempt" for step in request.steps),
         "status": request.status,
         "error": find_error(request),
         "stream": facts.stream,
