@@ -76,7 +76,8 @@ class ConversationSearch:
         """
         self._require_index()
         terms, end = extract_query_terms(query), conversation.head_seq + 1
-        is_complete = await self._index_conversation(conversation, time.monotonic() + INDEXING_SECONDS)
+        deadline = time.monotonic() + INDEXING_SECONDS
+        is_complete = await self.message_search.index_messages_until(conversation, end, deadline)
         if not is_complete:
             self._index_in_background(conversation.id, self.message_search.index_messages(conversation, end))
         matches = await self.store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
@@ -144,10 +145,6 @@ class ConversationSearch:
         while not await self._index_tenant(tenant, time.monotonic() + INDEXING_SECONDS):
             pass
 
-    async def _index_conversation(self, conversation: Conversation, deadline: float) -> bool:
-        """Indexes a conversation until `deadline` (monotonic seconds). Returns whether all of it is indexed."""
-        return await self.message_search.index_messages_until(conversation, conversation.head_seq + 1, deadline)
-
     async def _index_tenant(self, tenant: str, deadline: float) -> bool:
         """Indexes the conversations of a tenant that changed since all were last indexed, until `deadline`. Returns
         whether all are indexed."""
@@ -155,7 +152,8 @@ class ConversationSearch:
         query = ConversationQuery(limit=CONVERSATION_PAGE_SIZE, updated_after=self._indexed_until.get(tenant))
         async for page in stream_conversation_pages(self.store, tenant, query):
             for conversation in page:
-                if not await self._index_conversation(conversation, deadline):
+                end = conversation.head_seq + 1
+                if not await self.message_search.index_messages_until(conversation, end, deadline):
                     return False
         self._cache_indexed_until(tenant, started_at - CLOCK_SKEW)
         return True

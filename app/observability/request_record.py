@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar
 
@@ -22,7 +22,6 @@ from app.observability.tracing import trace_work
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-Record = TypeVar("Record", bytes, str)
 
 LOGGER: Final = "concertina.requests"
 LOG_MESSAGE: Final = "request"
@@ -216,11 +215,13 @@ _decode: Final = msgspec.json.Decoder(EndedRequest).decode
 default, so that records of other versions can be read."""
 
 
-def decode_requests(records: Iterable[Record]) -> Iterator[tuple[EndedRequest, Record]]:
-    """Yields each request with its record, without those that cannot be read: a newer version may know other steps."""
+def decode_requests(records: Iterable[str]) -> list[EndedRequest]:
+    """Decodes requests, without those that cannot be read: a newer version may know other steps."""
+    requests = []
     for record in records:
         with contextlib.suppress(msgspec.DecodeError):
-            yield _decode(record), record
+            requests.append(_decode(record))
+    return requests
 
 
 _current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from app.errors import StoreUnavailable, UpstreamRefused
 from app.observability.background_loops import BackgroundLoop
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 2.0
 MAX_UNWRITTEN_REQUESTS: Final = 10_000
-"""How many records wait for the store, about 750 bytes each."""
+"""How many records wait for the store, about 1.5 KB each."""
 ANSWERED_STATUS: Final = 200
 FIRST_ERROR_STATUS: Final = 400
 DISCONNECTED: Final = "client_disconnected"
@@ -46,10 +46,10 @@ class RequestHistory:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         metrics: Metrics = NO_METRICS,
     ) -> None:
-        self._recent: deque[bytes] = deque(maxlen=recent_count)
+        self._recent: deque[StoredRequest] = deque(maxlen=recent_count)
         self._store = store
         self._dropped = metrics.counter_series(UNWRITTEN_REQUESTS)
-        self._unwritten: deque[bytes] = deque()
+        self._unwritten: deque[StoredRequest] = deque()
         self._lock = asyncio.Lock()
         """Held while requests are written."""
         self.writes = BackgroundLoop("requests", self.flush, lambda: FLUSH_SECONDS, metrics=metrics, sleep=sleep)
@@ -69,13 +69,30 @@ class RequestHistory:
             log.warning("could not write the requests of the last seconds: %s", error.message)
 
     def add(self, request: EndedRequest) -> None:
-        """Adds a request that has ended."""
-        line = encode_request(request)
-        self._recent.append(line)
+        """Adds a request that has ended. One that ended before it had an id is not kept."""
+        if request.id is None:
+            return
+        provider, model = find_answerer(request)
+        row = StoredRequest(
+            id=request.id,
+            started_at=request.started_unix,
+            duration_ms=request.duration * 1000,
+            status=request.status,
+            error=find_error(request),
+            tenant=request.tenant,
+            key_id=request.key_id,
+            model=request.facts.model,
+            answered_by=model,
+            provider=provider,
+            context_status=request.facts.context_status,
+            conversation_id=request.facts.conversation_id,
+            record=encode_request(request).decode(),
+        )
+        self._recent.append(row)
         if self._store is None:
             return
         if len(self._unwritten) < MAX_UNWRITTEN_REQUESTS:
-            self._unwritten.append(line)
+            self._unwritten.append(row)
         else:
             self._dropped.inc()
 
@@ -87,16 +104,16 @@ class RequestHistory:
         """
         async with self._lock:
             while self._unwritten and self._store is not None:
-                lines = [self._unwritten.popleft() for _ in range(min(len(self._unwritten), MAX_REQUEST_BATCH))]
+                rows = [self._unwritten.popleft() for _ in range(min(len(self._unwritten), MAX_REQUEST_BATCH))]
                 try:
-                    await self._store.add_requests(_build_rows(lines))
+                    await self._store.add_requests(rows)
                 except StoreUnavailable:
-                    self._unwritten.extendleft(reversed(lines))
+                    self._unwritten.extendleft(reversed(rows))
                     raise
                 except Exception as error:
                     # Any error: what the database refuses once it refuses again, and would hold up all that follow.
-                    self._dropped.inc(len(lines))
-                    log.error("%d requests cannot be stored and are not kept", len(lines), exc_info=error)
+                    self._dropped.inc(len(rows))
+                    log.error("%d requests cannot be stored and are not kept", len(rows), exc_info=error)
 
     async def list_requests(self, query: RequestQuery) -> list[EndedRequest]:
         """Returns a page of requests: those of the database, and the newest, which may not be written yet.
@@ -104,8 +121,9 @@ class RequestHistory:
         Raises:
             StoreUnavailable: none of the newest is selected, and the database cannot be asked.
         """
-        recent = await asyncio.to_thread(_build_rows, list(self._recent))
-        found = {row.id: row for row in recent if query.selects(row)}
+        recent = list(self._recent)
+        # In a thread: a search in the records reads them all.
+        found = await asyncio.to_thread(lambda: {row.id: row for row in recent if query.selects(row)})
         if self._store is not None:
             try:
                 found |= {row.id: row for row in await self._store.list_requests(query)}
@@ -113,7 +131,7 @@ class RequestHistory:
                 if not found:
                     raise
         newest_first = sorted(found.values(), key=lambda row: (row.started_at, row.id), reverse=True)
-        return [request for request, _ in decode_requests(row.record for row in newest_first[: query.limit])]
+        return decode_requests(row.record for row in newest_first[: query.limit])
 
     async def find_request(self, request_id: str) -> EndedRequest | None:
         """Returns a request; None if it is not kept.
@@ -121,56 +139,18 @@ class RequestHistory:
         Raises:
             StoreUnavailable: it is none of the newest, and the database cannot be asked.
         """
-        recent = await asyncio.to_thread(_build_rows, list(self._recent))
-        row = next((one for one in recent if one.id == request_id), None)
+        row = next((one for one in self._recent if one.id == request_id), None)
         if row is None and self._store is not None:
             row = await self._store.find_request(request_id)
-        return None if row is None else next((request for request, _ in decode_requests([row.record])), None)
+        return None if row is None else next(iter(decode_requests([row.record])), None)
 
 
-def _build_rows(lines: Iterable[bytes]) -> list[StoredRequest]:
-    """Builds the rows of requests from their records, without those that have no id or cannot be read."""
-    rows = (_build_row(request, line.decode()) for request, line in decode_requests(lines))
-    return [row for row in rows if row is not None]
-
-
-def _build_row(request: EndedRequest, record: str) -> StoredRequest | None:
-    """Builds the row of a request; None if it ended before it had an id."""
-    request_id = request.id
-    if request_id is None:
-        return None
-    return StoredRequest(
-        id=request_id,
-        started_at=request.started_unix,
-        duration_ms=request.duration * 1000,
-        status=request.status,
-        error=find_error(request),
-        tenant=request.tenant,
-        key_id=request.key_id,
-        model=request.facts.model,
-        answered_by=find_answering_model(request),
-        provider=find_provider(request),
-        context_status=request.facts.context_status,
-        conversation_id=request.facts.conversation_id,
-        record=record,
-    )
-
-
-def list_attempts(request: EndedRequest) -> list[Mapping[str, Any]]:
-    """Returns the calls of providers for the answer."""
-    return [step.detail for step in request.steps if step.name == "attempt"]
-
-
-def find_provider(request: EndedRequest) -> str | None:
-    """Returns the provider that was called last; None if none was."""
-    attempts = list_attempts(request)
-    return attempts[-1]["provider"] if attempts else None
-
-
-def find_answering_model(request: EndedRequest) -> str | None:
-    """Returns the provider's model whose answer the client got; None if it got none."""
-    attempts = list_attempts(request)
-    return attempts[-1]["model"] if attempts and request.status == ANSWERED_STATUS else None
+def find_answerer(request: EndedRequest) -> tuple[str | None, str | None]:
+    """Returns the provider that was called last, if any was, and its model, if the client got its answer."""
+    for step in reversed(request.steps):
+        if step.name == "attempt":
+            return step.detail["provider"], step.detail["model"] if request.status == ANSWERED_STATUS else None
+    return None, None
 
 
 def find_error(request: EndedRequest) -> str | None:

@@ -126,22 +126,15 @@ class UsageRecorder:
             StoreUnavailable: the sums that are not written yet stay in memory.
         """
         async with self._lock:
-            await self._write_sums()
-
-    async def _flush_and_purge(self) -> None:
-        await self.flush()
-        await self._purge_once_a_day()
-
-    async def _write_sums(self) -> None:
-        while self._unwritten:
-            batch = {key: self._unwritten.pop(key) for key in list(self._unwritten)[:MAX_USAGE_BATCH]}
-            try:
-                await self._write_batch(batch)
-            finally:
-                # What is left was not written, since the store is unavailable.
-                for key, total in batch.items():
-                    total.add(self._unwritten.pop(key, None))
-                    self._unwritten[key] = total
+            while self._unwritten:
+                batch = {key: self._unwritten.pop(key) for key in list(self._unwritten)[:MAX_USAGE_BATCH]}
+                try:
+                    await self._write_batch(batch)
+                finally:
+                    # What is left was not written, since the store is unavailable.
+                    for key, total in batch.items():
+                        total.add(self._unwritten.pop(key, None))
+                        self._unwritten[key] = total
 
     async def _write_batch(self, batch: dict[_SumKey, _Sum]) -> None:
         """Writes sums, and removes those that are done with from `batch`. If the database refuses one of them, each is
@@ -169,7 +162,9 @@ class UsageRecorder:
         else:
             batch.clear()
 
-    async def _purge_once_a_day(self) -> None:
+    async def _flush_and_purge(self) -> None:
+        """Writes the sums, and once a day deletes old ones."""
+        await self.flush()
         today = self._now().date()
         if self._purged_on != today.isoformat():
             await self._store.purge_usage(before_day=(today - timedelta(days=KEPT_DAYS)).isoformat())

@@ -149,7 +149,7 @@ def _loops(store: Store) -> dict[str, tuple[Callable[[], Any], BackgroundLoop, l
         clock=lambda: datetime.now(UTC),
         random=lambda: 0.5,
     )
-    usage_lines = list_lines(UsageRecorder.flush, UsageRecorder._write_sums, UsageRecorder._purge_once_a_day)
+    usage_lines = list_lines(UsageRecorder.flush, UsageRecorder._flush_and_purge)
     sweep_lines = list_lines(RetentionSweeper.sweep, RetentionSweeper.purge_stray_summaries)
     return {
         "usage": (usage.start, usage.writes, usage_lines),

@@ -34,13 +34,12 @@ def request(number: int) -> EndedRequest:
 
 
 def test_a_request_is_read_as_it_was_written() -> None:
-    record = encode_request(request(1))
-    assert list(decode_requests([record])) == [(request(1), record)]
+    assert decode_requests([encode_request(request(1)).decode()]) == [request(1)]
 
 
 def test_records_that_cannot_be_read_are_left_out() -> None:
-    records = [encode_request(request(1)), b'["req_99","/v1', b"", encode_request(request(2))]
-    assert [one for one, _ in decode_requests(records)] == [request(1), request(2)]
+    records = [encode_request(request(1)).decode(), '["req_99","/v1', "", encode_request(request(2)).decode()]
+    assert decode_requests(records) == [request(1), request(2)]
 
 
 def test_the_steps_of_a_request_are_bounded() -> None:

@@ -32,10 +32,8 @@ from app.store.contract.keys import KeyStore
 from app.store.contract.requests import RequestQuery
 from app.store.request_history import (
     RequestHistory,
-    find_answering_model,
+    find_answerer,
     find_error,
-    find_provider,
-    list_attempts,
 )
 
 DEFAULT_PAGE_SIZE: Final = 50
@@ -171,6 +169,7 @@ async def _require_request(history: RequestHistory, request_id: str, *, param: s
 def build_request_object(request: EndedRequest, names: KeyNames) -> dict[str, Any]:
     """Builds the JSON object of a request. Unknown values are None."""
     facts, turn = request.facts, request.turn
+    provider, model = find_answerer(request)
     reported_tokens = None if turn is None else turn.reported_tokens
     return {
         "object": "request",
@@ -179,9 +178,9 @@ def build_request_object(request: EndedRequest, names: KeyNames) -> dict[str, An
         "endpoint": request.endpoint,
         "protocol": PROTOCOLS.get(request.endpoint),
         "model": facts.model,
-        "answered_by": find_answering_model(request),
-        "provider": find_provider(request),
-        "attempts": len(list_attempts(request)),
+        "answered_by": model,
+        "provider": provider,
+        "attempts": sum(step.name == "attempt" for step in request.steps),
         "status": request.status,
         "error": find_error(request),
         "stream": facts.stream,

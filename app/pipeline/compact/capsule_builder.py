@@ -65,7 +65,7 @@ class CapsuleBuilder:
         pinned = [
             entry
             for pin in view.plan.pins
-            for entry in await self.view_builder.read_log_range(conversation, pin.from_seq, pin.to_seq)
+            for entry in await self.view_builder.store.read_log(conversation, pin.from_seq, pin.to_seq)
         ]
         capsule = Capsule(
             tenant=digest_tenant(conversation.tenant.removesuffix(CONTEXT_TENANT_SUFFIX)),

@@ -147,7 +147,7 @@ class TurnCompactor:
         entries = (
             []
             if folded_summaries
-            else await self.view_builder.read_log_range(conversation, summary.from_seq, summary.to_seq)
+            else await self.view_builder.store.read_log(conversation, summary.from_seq, summary.to_seq)
         )
         log_tokens = sum(entry.tokens for entry in entries)
         source = SummarySource(

@@ -276,7 +276,7 @@ class TurnWriter:
         is_new = write.creates_conversation and not write.conversation.lineage
         may_be_stale = write.fence is None and not is_new and bool(write.conversation.state.get(STORED_INSTRUCTIONS))
         append = self._append_without_erased_instructions(write) if may_be_stale else self.store.append(write)
-        work = self.tasks.ensure_future(append)
+        work = append if isinstance(append, asyncio.Future) else self.tasks.spawn(append)
         if (record := current_request_record()) is not None:
             timeline_step = record.begin_step("store", {"what": step.removeprefix("store ")})
             work.add_done_callback(lambda _: record.end_step(timeline_step))
@@ -410,19 +410,17 @@ def _end_span(span: Span, work: asyncio.Future[None]) -> None:
 
 def _build_stored_request(resolved_request: ResolvedRequest, stored_conversation: Conversation) -> ResolvedRequest:
     """Returns the turn with its question in the log of `stored_conversation`."""
-    asked_tokens = sum([entry.tokens for entry in resolved_request.new_messages])
+    shown = resolved_request.shown
+    if shown.new_versions:
+        shown = replace(shown, new_versions=(), rewritten_seq=min(version.seq for version in shown.new_versions))
     return replace(
         resolved_request,
         conversation=stored_conversation,
         creates_conversation=False,
         new_messages=(),
-        shown=replace(
-            resolved_request.shown,
-            new_versions=(),
-            rewritten_seq=min((version.seq for version in resolved_request.shown.new_versions), default=None),
-        ),
+        shown=shown,
         changed_pins=None,
-        new_messages_tokens=asked_tokens,
+        new_messages_tokens=sum([entry.tokens for entry in resolved_request.new_messages]),
         prefill=find_prefill(resolved_request.conversation, resolved_request.new_messages),
     )
 
@@ -442,11 +440,9 @@ def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Con
     if not resolved_request.new_messages:
         return conversation
     pending = int(conversation.state.get(UNANSWERED_MESSAGES, 0)) + len(resolved_request.new_messages)
-    state = {
-        **{name: value for name, value in conversation.state.items() if name != BROKEN_OFF},
-        UNANSWERED_MESSAGES: pending,
-        OPEN_TOOL_CALLS: may_precede_tool_result(resolved_request.new_messages[-1].message),
-    }
+    is_open = may_precede_tool_result(resolved_request.new_messages[-1].message)
+    state = {**conversation.state, UNANSWERED_MESSAGES: pending, OPEN_TOOL_CALLS: is_open}
+    state.pop(BROKEN_OFF, None)
     if (resolved_request.is_append or resolved_request.storage.keeps_instructions) and resolved_request.instructions:
         state[STORED_INSTRUCTIONS] = select_lasting_instructions(
             [message.raw.decode() for message in resolved_request.instructions]
@@ -480,13 +476,14 @@ def build_issued_answer(
         joined = join_prefill(prefill, answer.message)
         forms += [] if joined is None else [(_advance(before_prefill, joined), joined)]
     fingerprints: list[Fingerprint] = []
+    has_tool_traffic = resolved_request.has_tool_traffic
     for position, form in forms:
         for scope in resolved_request.storage.fingerprint_scopes:
             fingerprints += scope.list_fingerprints(
                 position,
                 form,
                 _iterate_earlier_answers(resolved_request),
-                has_tool_traffic=resolved_request.has_tool_traffic,
+                has_tool_traffic=has_tool_traffic,
             )
     return IssuedAnswer(
         list_digests(fingerprints),

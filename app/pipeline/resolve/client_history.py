@@ -75,8 +75,13 @@ class ClientHistory:
         self.prefix_count = 0
         """How many first messages came before, byte for byte."""
         self._prefix: RememberedPrefix | None = None
-        if prefix_memory is not None and (found := prefix_memory.find_longest_prefix(self.raw_prefix_digests)):
-            self.prefix_count, self._prefix = found
+        self.history_digest: bytes | None = None
+        """The digest under which the whole history is remembered; None if it is short, or not to be remembered."""
+        if prefix_memory is not None and len(raw_messages) >= MIN_FAST_PATH_MESSAGES:
+            digests = compute_prefix_digests(raw_messages, tenant)
+            self.history_digest = digests[-1][1]
+            if found := prefix_memory.find_longest_prefix(digests):
+                self.prefix_count, self._prefix = found
 
     @property
     def messages(self) -> list[Item]:
@@ -101,19 +106,7 @@ class ClientHistory:
     def may_contain_answer(self) -> bool:
         """Whether the history may contain an assistant message. The raw bytes are searched: a false yes costs one
         query."""
-        return any(may_be_answer(bytes(raw)) for raw in self.raw_messages)
-
-    @cached_property
-    def raw_prefix_digests(self) -> list[tuple[int, bytes]]:
-        """Digests of the history's raw prefixes; the last one is of the whole history. Empty for a short history."""
-        if len(self.raw_messages) < MIN_FAST_PATH_MESSAGES:
-            return []
-        return compute_prefix_digests(self.raw_messages, self._tenant)
-
-    @cached_property
-    def history_digest(self) -> bytes | None:
-        """The digest under which the whole history is remembered; None if the history is short."""
-        return self.raw_prefix_digests[-1][1] if self.raw_prefix_digests else None
+        return any(map(may_be_answer, map(bytes, self.raw_messages)))
 
     async def compute_link_positions(self) -> list[LinkPosition]:
         """Returns the position of the chains after each message. A long history is hashed in a thread."""

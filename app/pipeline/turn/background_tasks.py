@@ -29,15 +29,10 @@ class BackgroundTasks:
         task.add_done_callback(self._running_tasks.discard)
         return task
 
-    def ensure_future(self, work: asyncio.Future[Result] | Coroutine[Any, Any, Result]) -> asyncio.Future[Result]:
-        """Returns a future for work that goes on if its caller is cancelled. A future is returned as it is; a coroutine
-        is started as a task."""
-        return work if isinstance(work, asyncio.Future) else self.spawn(work)
-
-    async def run_shielded(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs work to its end in a task of its own. If the caller is cancelled, the cancellation is raised at once and
-        the work goes on."""
-        return await asyncio.shield(self.spawn(work))
+    def run_shielded(self, work: Coroutine[Any, Any, Result]) -> asyncio.Future[Result]:
+        """Runs work to its end in a task of its own. If who awaits the result is cancelled, the cancellation is raised
+        at once and the work goes on."""
+        return asyncio.shield(self.spawn(work))
 
     async def run_shielded_to_end(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Runs work to its end. If the caller is cancelled during the work, the cancellation is raised after the
@@ -59,11 +54,12 @@ class BackgroundTasks:
                 await asyncio.wait(late)
 
 
-async def wait_until_done(future: asyncio.Future[Any]) -> None:
+def wait_until_done(future: asyncio.Future[Any]) -> asyncio.Future[None]:
     """Waits until work has ended, with whatever result. If the caller is cancelled, the work goes on."""
-    if future.done():
-        return
     # A future of its own: awaiting the work itself would pass the caller's cancellation on to the work.
-    waiter = asyncio.get_running_loop().create_future()
-    future.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
-    await waiter
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if future.done():
+        waiter.set_result(None)
+    else:
+        future.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
+    return waiter

@@ -209,12 +209,10 @@ class ChatRequest(msgspec.Struct, frozen=True):
     @property
     def end_user_digest(self) -> str | None:
         """A digest of the application's name for its end user; None if the request names no end user."""
-        if not any(field in self.raw_fields for field in END_USER_FIELDS):
-            return None
-        name = next(
-            (found for field in END_USER_FIELDS if isinstance(found := self.decode_field(field), str) and found), None
-        )
-        return None if name is None else hashlib.sha256(f"{self.caller.tenant}\0{name}".encode()).hexdigest()[:32]
+        for field in END_USER_FIELDS:
+            if field in self.raw_fields and isinstance(name := self.decode_field(field), str) and name:
+                return hashlib.sha256(f"{self.caller.tenant}\0{name}".encode()).hexdigest()[:32]
+        return None
 
     def keep_less(self) -> ChatRequest:
         """Returns the request as one with `store: false`."""

@@ -104,8 +104,8 @@ def list_unbilled_summaries(conversation: Conversation, outline: Outline) -> Seq
 
 def build_billed_state(outline: Outline) -> dict[str, float]:
     """Returns the member of the conversation's state after an answer told the cost of all summaries."""
-    times = [one.created_at.timestamp() for one in _list_newest_summaries(outline)]
-    return {BILLED_UNTIL: max(times)} if times else {}
+    newest = _list_newest_summaries(outline)
+    return {BILLED_UNTIL: max(one.created_at.timestamp() for one in newest)} if newest else {}
 
 
 def _list_newest_summaries(outline: Outline) -> Sequence[Summary]:

@@ -188,7 +188,7 @@ class View(msgspec.Struct, frozen=True, dict=True):
         Args:
             added_tokens: raw tokens of messages after the view.
         """
-        added_estimate = self.budget.calibrate_tokens(added_tokens)
+        added_estimate = self.budget.calibrate_tokens(added_tokens) if added_tokens else 0
         if self.provider_output_limit is None:
             return self.budget.compute_output_limit(self.prompt_tokens + added_estimate)
         return max(1, self.provider_output_limit - added_estimate)

@@ -412,8 +412,9 @@ class ViewBuilder:
             window, limit = view.budget.window, compute_summary_token_limit(turn.policy, view.budget.window)
             room_tokens = view.budget.compute_raw_tokens(window - limit - SUMMARY_INSTRUCTION_TOKENS)
             cached_plan = _plan_checkpoint_prefix(outline, summary_range, room_tokens)
+            raw_log_messages = await self._read_raw_messages(resolved_request, cached_plan)
             messages = add_missing_tool_results(
-                await self.render_plan_messages(resolved_request, cached_plan, summary_range.to_seq), at_end=True
+                _render_messages(resolved_request, cached_plan, raw_log_messages, summary_range.to_seq), at_end=True
             )
             return [bytes(raw) for raw in messages], len(messages) - len(resolved_request.instructions)
         # An additive range that does not begin where the shown summaries end is not at the beginning of the verbatim
@@ -452,24 +453,17 @@ class ViewBuilder:
             return []
         return [*(message.raw for message in resolved_request.instructions), summary_message.raw]
 
-    async def read_log_range(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        """Returns the stored messages `[from_seq, to_seq)`."""
-        return await self.store.read_log(conversation, from_seq, to_seq)
-
     async def read_log_tail(self, resolved_request: ResolvedRequest, from_seq: int) -> list[LogMessage]:
         """Returns the log from a seq to its end: the stored messages, then the new ones."""
         head = resolved_request.conversation.head_seq
         stored = [] if from_seq > head else await self.store.read_log(resolved_request.conversation, from_seq, head + 1)
         return [*stored, *(entry for entry in resolved_request.new_messages if entry.seq >= from_seq)]
 
-    async def render_plan_messages(self, resolved_request: ResolvedRequest, plan: Plan, next_seq: int) -> list[bytes]:
-        """Returns the messages of a plan, in the client's own bytes if the client sent them."""
-        return _render_messages(resolved_request, plan, await self._read_raw_messages(resolved_request, plan), next_seq)
-
     async def render_plan_with_origins(
         self, resolved_request: ResolvedRequest, plan: Plan, next_seq: int
     ) -> list[RenderedMessage]:
-        """Returns the same messages without instructions and stand-ins for results, each with what it stands for."""
+        """Returns the messages of a plan, in the client's own bytes if the client sent them, without instructions and
+        stand-ins for results; each with what it stands for."""
         raw_messages = await self._read_raw_messages(resolved_request, plan)
         versions = resolved_request.shown.client_versions
         return list(render_view_with_origins(plan, raw_messages.__getitem__, next_seq, versions))

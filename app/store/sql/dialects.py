@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar
 
 from app.conversation.identity import extract_family_root
@@ -44,7 +43,7 @@ class SqlDialect:
 
     def build_statement(self, text: str, /, **values: Any) -> Statement:
         """Numbers the `:name` parameters of a text, and returns it with their values."""
-        return _number_parameters_cached(text, tuple(values), self.placeholder), tuple(values.values())
+        return number_parameters(text, tuple(values), self.placeholder), tuple(values.values())
 
     def build_conversation_query(self, tenant: str, conversation_id: str) -> Statement:
         """Builds the query for a conversation: by the gateway's id if the id has a root, else by the client's own id.
@@ -59,11 +58,6 @@ class SqlDialect:
         """Locks the row of a conversation, and reads these columns of it; no row if it is gone."""
         text = f"SELECT {columns} FROM conversations WHERE root = :root AND id = :id AND tenant = :tenant"
         return (yield self.build_statement(f"{text}{self.row_lock_clause}", root=root, id=id, tenant=tenant))
-
-
-@cache
-def _number_parameters_cached(text: str, names: tuple[str, ...], placeholder: str) -> str:
-    return number_parameters(text, names, placeholder)
 
 
 SQLITE: Final = SqlDialect(

@@ -76,6 +76,7 @@ class SqlRequests(SqlLimits):
 
 @cache
 def _build_insert(count: int, placeholder: str) -> str:
-    numbers = itertools.count(1)
-    rows = [f"({', '.join(f'{placeholder}{next(numbers)}' for _ in _COLUMNS)})" for _ in range(count)]
+    width = len(_COLUMNS)
+    marks = [f"{placeholder}{number}" for number in range(1, count * width + 1)]
+    rows = [f"({', '.join(marks[first : first + width])})" for first in range(0, len(marks), width)]
     return f"INSERT INTO requests ({', '.join(_COLUMNS)}) VALUES {', '.join(rows)} ON CONFLICT (id) DO NOTHING"

@@ -11,7 +11,7 @@ Both databases must be told the join order.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 from app.store.contract.conversations import MAX_LINK_MATCHES
@@ -31,7 +31,8 @@ IS_LEASE: Final = "root = :lease_root AND key = :lease_key AND holder = :holder 
 RELEASE_LEASE: Final = f"DELETE FROM leases WHERE {IS_LEASE}"
 
 
-def number_parameters(sql: str, names: Sequence[str], placeholder: str) -> str:
+@cache
+def number_parameters(sql: str, names: tuple[str, ...], placeholder: str) -> str:
     """Replaces each `:name` by its number in `names`, in the form of the driver (`?1` or `$1`).
 
     Raises:

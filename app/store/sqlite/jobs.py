@@ -129,18 +129,18 @@ _PATH_SUMMARIES: Final = """
 
 @cache
 def _build_link_match_query(size: int, *, with_named: bool, with_unanswered: bool) -> str:
-    links = ", ".join(f"({depth}, :link{depth})" for depth in range(size))
+    values = ", ".join(f"({depth}, :link{depth})" for depth in range(size))
     text = build_link_match_query(
-        f"(SELECT column1 AS depth, column2 AS link FROM (VALUES {links})) w"
+        f"(SELECT column1 AS depth, column2 AS link FROM (VALUES {values})) w"
         " CROSS JOIN messages m ON {message} CROSS JOIN conversations c ON {conversation}",
         with_named=with_named,
         with_unanswered=with_unanswered,
         true_comparison=" = 1",
     )
-    names = ["root", "tenant", *(f"link{depth}" for depth in range(size))]
+    links = tuple(f"link{depth}" for depth in range(size))
     if not with_named:
-        return number_parameters(text, names, "?")
-    return number_parameters(f"WITH {_NAMED_LOG} {text}", ["root", "tenant", "within", *names[2:]], "?")
+        return number_parameters(text, ("root", "tenant", *links), "?")
+    return number_parameters(f"WITH {_NAMED_LOG} {text}", ("root", "tenant", "within", *links), "?")
 
 
 def find_link_matches(
