@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion
+from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.support.gateway import user, world
 
-WHOLE = "Noted: " + " ".join(f"fact{number}" for number in range(36, 60))
+WHOLE = "Noted: " + " ".join(f"fact{number}" for number in range(36, 90))
 BROKEN = (
     chunk({"role": "assistant", "content": ""}),
     chunk({"content": WHOLE[: len(WHOLE) // 2]}),
@@ -55,3 +55,26 @@ async def test_a_note_of_the_client_after_a_broken_answer_begins_no_branch() -> 
         body = await w.say([*history, {"role": "assistant", "content": shown}, user("Three?")])
     assert body["conversation_id"] == conversation_id
     assert upstream.requests[-1]["messages"][3]["content"] == shown
+
+
+async def test_an_id_goes_on_in_the_branch_that_it_names_last() -> None:
+    """The client's chain ends at its first message, since it has no broken answers. Both branches have that message."""
+    named = {"x-conversation-id": "mine"}
+    broken = Reply(pieces=[*BROKEN])
+    upstream = ScriptedUpstream(broken, stream("First."), broken, stream(WHOLE), stream("Third."))
+    async with world(upstream) as w:
+
+        async def say(*history: dict[str, Any]) -> str:
+            answered = await w.post([*history], stream=True, headers=named)
+            return answered.headers["x-conversation-id"]
+
+        one, two, three = user("One?"), user("Two?"), user("Three?")
+        first = {"role": "assistant", "content": "First."}
+        await say(one)
+        await say(one)
+        await say(one, first, user("What is in the second box?"))
+        branch_id = await say(one, first, two)
+        last_id = await say(one, first, two, {"role": "assistant", "content": WHOLE}, three)
+        log = await w.log(last_id)
+    assert [message["content"] for message in log if message["role"] == "user"] == ["One?", "Two?", "Three?"]
+    assert last_id == branch_id
