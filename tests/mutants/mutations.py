@@ -189,6 +189,22 @@ STORE: Final = (
 
 IDENTITY: Final = (
     Mutation(
+        "summary-of-another-log",
+        "app/pipeline/view/summary_chain_cache.py",
+        "if links.get(summary.to_seq - 1) == summary.to_link]",
+        "if summary.to_seq - 1 in links]",
+        ("tests/pipeline/compact/test_store_goes_away.py",),
+        "A client with a sliding window is shown what it has dropped, when the store goes away during a compaction.",
+    ),
+    Mutation(
+        "named-branch",
+        "app/pipeline/resolve/history_resolution.py",
+        "if conversation.head_seq != seq and any(shared):",
+        "if False:",
+        ("tests/pipeline/resolve/test_broken_answers_given_again.py",),
+        "A turn is written to the older of two branches, and a user message is missing in the log.",
+    ),
+    Mutation(
         "idempotency-key-of-strangers",
         "app/pipeline/resolve/answer_replay.py",
         "return tenant, request.retry.idempotency_key",
