@@ -123,6 +123,7 @@ async def test_the_writer_of_usage_lives_and_loses_nothing_but_the_row_at_fault(
     await _wait_until(lambda: not recorder._unwritten)
     recorder.record_call("tenant", None, "later", USAGE, 0.5)
     await _wait_until(lambda: not recorder._unwritten)
+    await recorder.flush()  # the writer has taken the row: when it has ended, the row is stored
     stored = {row.model for row in await store.sum_usage(UsageQuery("2026-01-01", "model"))}
     assert stored >= {"good", "better", "later"}
     assert not recorder.writes.is_dead
