@@ -1624,15 +1624,20 @@ function Context({ context, said }) {
 function Messages({ talk, onSuggest }) {
   const scroller = useRef(null);
   const follows = useRef(true);
+  const followedTo = useRef(0);
   const [isAway, setAway] = useState(false);
   const toEnd = () => {
     const element = scroller.current;
     element.scrollTop = element.scrollHeight;
+    followedTo.current = element.scrollTop;
   };
-  useLayoutEffect(() => { if (follows.current && scroller.current) toEnd(); }, [talk.said]);
+  // A busy browser tells of scrolling later than it scrolls: whoever has just scrolled up is left alone, too.
+  const isFollowing = () => follows.current && scroller.current?.scrollTop >= followedTo.current;
+  useLayoutEffect(() => { if (isFollowing()) toEnd(); }, [talk.said]);
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = scroller.current;
     follows.current = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
+    if (follows.current) followedTo.current = scrollTop;
     setAway(!follows.current);
   };
   const older = async () => {
