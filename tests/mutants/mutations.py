@@ -12,6 +12,8 @@ TURNS: Final = "tests/pipeline/test_turn_guards.py"
 IDEMPOTENCY_KEYS: Final = "tests/pipeline/admission/test_idempotency_keys.py"
 PLAN: Final = "tests/context/plan/test_planner.py"
 STAGES: Final = "tests/context/stages/test_stages.py"
+STORE_AWAY: Final = "tests/pipeline/compact/test_store_goes_away.py"
+BROKEN_ANSWERS: Final = "tests/pipeline/resolve/test_broken_answers_given_again.py"
 FEATURES: Final = "tests/behaviour/test_features.py"
 
 
@@ -193,7 +195,7 @@ IDENTITY: Final = (
         "app/pipeline/view/summary_chain_cache.py",
         "if links.get(summary.to_seq - 1) == summary.to_link]",
         "if summary.to_seq - 1 in links]",
-        ("tests/pipeline/compact/test_store_goes_away.py",),
+        (f"{STORE_AWAY}::test_a_summary_is_shown_only_for_messages_that_the_request_carries[2]",),
         "A client with a sliding window is shown what it has dropped, when the store goes away during a compaction.",
     ),
     Mutation(
@@ -201,7 +203,7 @@ IDENTITY: Final = (
         "app/pipeline/resolve/history_resolution.py",
         "if conversation.head_seq != seq and any(shared):",
         "if False:",
-        ("tests/pipeline/resolve/test_broken_answers_given_again.py",),
+        (f"{BROKEN_ANSWERS}::test_an_id_goes_on_in_the_branch_that_it_names_last",),
         "A turn is written to the older of two branches, and a user message is missing in the log.",
     ),
     Mutation(
