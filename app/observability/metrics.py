@@ -113,14 +113,13 @@ class Metrics(Collector):
         create = functools.partial(_create_family, registry=registry) if self.is_on else _NoSeries
         families: dict[MetricFamily, Any] = {family: create(family) for family in f.FAMILIES}
 
+        @functools.cache  # the library keeps every series, too, but takes some ten calls to find one
         def find_series(family: MetricFamily, *labels: str) -> Any:
             return families[family].labels(*labels) if labels else families[family]
 
-        # The library keeps every series, too, but takes some ten calls to find one.
-        find_series = functools.cache(find_series)
-        self.counter_series: Callable[..., Counter] = find_series
-        self.gauge_series: Callable[..., Gauge] = find_series
-        self.histogram_series: Callable[..., Histogram] = find_series
+        self.counter_series: Callable[[MetricFamily, *tuple[str, ...]], Counter] = find_series
+        self.gauge_series: Callable[[MetricFamily, *tuple[str, ...]], Gauge] = find_series
+        self.histogram_series: Callable[[MetricFamily, *tuple[str, ...]], Histogram] = find_series
         self._source: Collector = registry
         if self._lock is not None:
             self._source = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]

@@ -148,7 +148,7 @@ class Pipeline:
                     or (request.delivery.event_style != "off" and await compaction.wait_for_start())
                 ):
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
-                turn, view = await compaction.wait_for_view()
+                turn, view = await compaction.wait_for_result()
                 if _ends_with_compaction(request, view):
                     return await self.lone_compactions.answer_whole(turn, view, held_leases)
             elif view.plan.to_summarize:  # the view is over its threshold, and within its limit
@@ -364,7 +364,7 @@ class Pipeline:
             yield begin if capsule_format is None else begin + capsule_format.render_compaction_begin()
             while not await compaction.finishes_within(self.clock_and_ids.heartbeat_seconds):
                 yield answer_format.render_heartbeat()
-            turn, view = await compaction.wait_for_view()
+            turn, view = await compaction.wait_for_result()
             outcome = "compaction_failed" if view.compaction.get("outcome") == "failed" else "compaction_completed"
             current_span().add_event(outcome)
             event = {"type": outcome, "duration_ms": view.compaction["duration_ms"]}

@@ -201,7 +201,7 @@ IDENTITY: Final = (
     Mutation(
         "named-branch",
         "app/pipeline/resolve/history_resolution.py",
-        "if conversation.head_seq != seq and any(shared):",
+        "if conversation.head_seq != seq and seq <= dict(named_conversation.lineage).get(conversation.id, -1):",
         "if False:",
         (f"{BROKEN_ANSWERS}::test_an_id_goes_on_in_the_branch_that_it_names_last",),
         "A turn is written to the older of two branches, and a user message is missing in the log.",

@@ -449,14 +449,11 @@ class SharedAttempts:
         if request.retry.idempotency_key is not None or request.delivery.stream:
             request = replace(request, on_answer=attempt.record_complete_answer)
         try:
-            await self.admission.acquire_slot(request.caller.tenant, lambda: attempt.is_abandoned)
-            try:
+            async with self.admission.hold_slot(request.caller.tenant, lambda: attempt.is_abandoned):
                 answer = await self.pipeline.answer(request)
                 if allowance is not None and (headers := allowance.headers):
                     answer = replace(answer, headers={**answer.headers, **headers})
                 await self._collect_answer(attempt, answer)
-            finally:
-                self.admission.release_slot(request.caller.tenant)
         finally:
             if allowance is not None:
                 allowance.finish()

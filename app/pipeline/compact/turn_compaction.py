@@ -267,7 +267,7 @@ class TurnCompactionTask:
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
         return bool(done)
 
-    async def wait_for_view(self) -> tuple[Turn, View]:
+    async def wait_for_result(self) -> tuple[Turn, View]:
         """Returns the result of `TurnCompactor.compact`."""
         return await asyncio.shield(self._task)
 

@@ -113,8 +113,7 @@ class HistoryResolver:
         match = await self._find_family_match(request, named_conversation, client_history)
         if match is not None:
             conversation, index, seq = match
-            shared = (id_ == conversation.id and seq <= last for id_, last in named_conversation.lineage_with_self)
-            if conversation.head_seq != seq and any(shared):
+            if conversation.head_seq != seq and seq <= dict(named_conversation.lineage).get(conversation.id, -1):
                 # The chain ends where the two branched, or before. The client goes on in the one that it names.
                 conversation = named_conversation
             rest = client_history.list_answer_indexes(index + 1)

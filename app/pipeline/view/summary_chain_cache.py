@@ -178,8 +178,7 @@ def select_summaries_in_place(summaries: Iterable[Summary], resolved_request: Re
     A link proves all messages up to it. Logs that differ in system messages share links, but seqs differ, so only a
     summary at the right seq counts. A wrong one would show words that the request does not carry.
     """
-    new_messages = resolved_request.new_messages
-    links = {entry.seq: entry.link for entry in new_messages}
+    links = {entry.seq: entry.link for entry in resolved_request.new_messages}
     return [summary for summary in summaries if links.get(summary.to_seq - 1) == summary.to_link]
 
 

@@ -35,6 +35,7 @@ from app.store.contract.conversations import (
     LinkMatch,
     LogAppend,
     MessageVectors,
+    PendingAppend,
     SearchHit,
 )
 from app.store.contract.store import Store
@@ -69,8 +70,6 @@ class EncryptedStore:
         self._sealer = FieldSealer(cipher)
         self._unindexed_search = UnindexedSearch(inner, self._sealer.unseal)
         self.is_fully_searchable = not self._sealer.is_encrypting
-        if not self._sealer.is_encrypting:
-            self.append = inner.append  # type: ignore[assignment, method-assign]
         for name in UNSEALED_OPERATIONS:
             setattr(self, name, self._unseal_result(getattr(inner, name)))
 
@@ -94,7 +93,10 @@ class EncryptedStore:
     async def _seal_messages(self, tenant: str, entries: Sequence[LogMessage]) -> Sequence[LogMessage]:
         return await _convert_all(self._sealer.seal, tenant, entries, entries) if entries else entries
 
-    async def append(self, write: LogAppend) -> None:
+    def append(self, write: LogAppend) -> PendingAppend:
+        return self._seal_and_append(write) if self._sealer.is_encrypting else self.inner.append(write)
+
+    async def _seal_and_append(self, write: LogAppend) -> None:
         tenant, seal = write.conversation.tenant, self._sealer.seal
         messages = await self._seal_messages(tenant, write.messages)
         versions = [seal(tenant, one) for one in write.versions]
